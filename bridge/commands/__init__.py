@@ -1,0 +1,1 @@
+"""The subcommands of `carrier`, a file for each thing that a person comes to do."""

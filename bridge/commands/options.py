@@ -1,0 +1,20 @@
+"""Options that more than one command has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the runs.")]
+OutFolder = Annotated[Path, typer.Option("--out", help="Folder for tables and pictures.")]
+OptionalOut = Annotated[Path | None, typer.Option("--out", help="Folder for table and picture.")]
+PresetName = Annotated[str, typer.Option("--preset", help="paper, or smoke (seconds; compares nothing).")]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that train at once, a thread each.")]
+Lengths = Annotated[str | None, typer.Option("--lengths", help="Context lengths in tokens, such as 16,64,256.")]
+TokenizerFile = Annotated[Path | None, typer.Option("--tokenizer", help="llama2.c tokenizer of the checkpoint.")]
+TextFile = Annotated[Path | None, typer.Option("--text", help="Text whose tokens are counted; default Python's help.")]
+Sha256 = Annotated[str | None, typer.Option("--sha256", help="Refuse a checkpoint with another checksum.")]
+Layer = Annotated[int, typer.Option("--layer", help="Layer; only 0 follows from weights alone.")]

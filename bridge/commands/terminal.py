@@ -1,0 +1,75 @@
+"""How commands take lists, show progress and give their results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from bridge.documents import Document
+from bridge.errors import BridgeError
+from bridge.tables import Table
+
+_PLAIN_WIDTH = 132
+
+
+def show(
+    as_json: bool, document: Callable[[], Document], tables: tuple[Table, ...], notes: tuple[str, ...] = ()
+) -> None:
+    """One JSON document and nothing else, or tables with notes below."""
+    if as_json:
+        typer.echo(json.dumps(document(), indent=1, allow_nan=False))
+        return
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    for table in tables:
+        table.print(console)
+    say(*notes)
+
+
+def say(*lines: str) -> None:
+    """Plain lines on stdout."""
+    for line in lines:
+        typer.echo(line)
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, advanced by the function that is yielded; silent where stderr is no terminal."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not (console.is_terminal and total)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda steps: bar.advance(task, steps)
+
+
+@contextmanager
+def needs_training_extra() -> Iterator[None]:
+    """Around imports of what trains and reads runs: a missing package is said in one line."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BridgeError(
+            f"this command trains or reads runs and needs {error.name}: pip install 'attention-carrier[train]'"
+        ) from None
+
+
+def integers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers above 0 separated by commas. Raises BridgeError that names the option."""
+    try:
+        values = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or min(values) < 1:
+        raise BridgeError(f"{option} needs whole numbers above 0 separated by commas, such as 16,64,256, got {text!r}")
+    return values
+
+
+def finish(as_recorded: bool) -> None:
+    """Exit 0 where every verdict is the one on record, else 1."""
+    if not as_recorded:
+        raise typer.Exit(1)

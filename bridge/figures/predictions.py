@@ -1,0 +1,34 @@
+"""Pictures of predictions alone: no run, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from bridge.figures.style import STYLE, draw_laws
+from bridge.prediction import Prediction
+
+
+def prediction_figure(predictions: Sequence[tuple[str, Prediction]], trained_length: int) -> Figure:
+    """Predicted attention on the selected offset against length, one panel a head."""
+    with matplotlib.rc_context(STYLE):
+        columns = min(4, len(predictions))
+        rows = -(-len(predictions) // columns)
+        figure = Figure(figsize=(3.1 * columns + 0.6, 2.5 * rows + 0.9), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for panel in panels.flat[len(predictions) :]:
+            panel.remove()
+        for panel, (name, prediction) in zip(panels.flat, predictions, strict=False):
+            draw_laws(panel, prediction, bound=False)
+            panel.axvspan(1, trained_length, color="0.94", zorder=0)
+            panel.set_xscale("log", base=2)
+            panel.set_xlim(min(prediction.lengths), max(prediction.lengths))
+            panel.set_ylim(0, 1)
+            panel.set_title(f"{name}, offset {-prediction.offset}", fontsize=9.5)
+        figure.supxlabel(f"context length L (tokens; shaded: trained length {trained_length})", fontsize=9.5)
+        figure.supylabel("predicted mean attention", fontsize=9.5)
+        handles, labels = panels.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    return figure

@@ -1,0 +1,164 @@
+"""Pictures of runs: what was predicted from their weights, and what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bridge.account import Account
+from bridge.figures.style import BLUE, GREY, ORANGE, STYLE, draw_laws, panels
+from empirics.observe import Observation
+from empirics.train import Run
+from theory.dilution import InverseLinearFit
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The runs of one encoding, a seed each."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+
+def account_figure(rotary: Account, learned: Run | None = None) -> Figure:
+    """Attention on the target against length, laws and observations; beside it the accuracy."""
+    with matplotlib.rc_context(STYLE):
+        figure, (left, right) = panels(2)
+        draw_laws(left, rotary.prediction)
+        comparison = rotary.exact
+        left.errorbar(
+            comparison.lengths,
+            comparison.observed,
+            3.5 * comparison.standard_error,
+            fmt="o",
+            ms=4.5,
+            color="black",
+            label=f"observed, {rotary.observations[0].sequences} sequences a length (bars: 3.5 s.e.)",
+        )
+        offset = rotary.run.spec.offset
+        _length_axis(left, rotary.run, max(comparison.lengths))
+        left.set_ylabel(f"mean attention on the target, K = {offset} back")
+        left.set_title("dilution: predicted from the weights, then observed")
+        _accuracy(right, rotary.observations, BLUE, "o", "rotary (RoPE)")
+        if learned is not None:
+            _accuracy(right, learned.evaluation, ORANGE, "s", "learned positions (APE)")
+        _accuracy_axis(right, rotary.run, max(comparison.lengths))
+        left.legend(loc="lower left")
+        right.legend(loc="center right", bbox_to_anchor=(1.0, 0.35))
+    return figure
+
+
+def phenomenon_figure(
+    series: tuple[Series, Series], axis: Sequence[int], predicted: Sequence[Float64[np.ndarray, "length"]]
+) -> Figure:
+    """Accuracy, peak height and selected offset against length; `predicted` is the first series' exact law."""
+    with matplotlib.rc_context(STYLE):
+        figure, (left, middle, right) = panels(3)
+        for one, color, marker in zip(series, (BLUE, ORANGE), ("o", "s"), strict=True):
+            lengths = [seen.length for seen in one.runs[0].evaluation]
+            _over_seeds(
+                left, lengths, [[s.accuracy for s in run.evaluation] for run in one.runs], color, marker, one.label
+            )
+            _over_seeds(
+                middle, lengths, [[s.peak for s in run.evaluation] for run in one.runs], color, marker, one.label
+            )
+            offsets = [[s.selected_offset for s in run.evaluation] for run in one.runs]
+            _over_seeds(right, lengths, offsets, color, marker, one.label)
+        middle.plot(axis, np.mean(predicted, axis=0), color=BLUE, label="exact law, RoPE (seed mean)")
+        run = series[0].runs[0]
+        _accuracy_axis(left, run, max(axis))
+        for panel, title in ((middle, "peak height"), (right, "offset of the peak")):
+            _length_axis(panel, run, max(axis))
+            panel.set_title(title)
+        middle.set_ylabel("highest mean attention of any offset")
+        right.axhline(-run.spec.offset, color=GREY, ls=":", label=f"target, -K = {-run.spec.offset}")
+        right.set_ylabel("offset delta of the peak (tokens)")
+        for panel in (left, middle, right):
+            panel.legend(loc="best")
+    return figure
+
+
+def carrier_figure(
+    runs: Sequence[Run],
+    profiles: Sequence[Float64[np.ndarray, "offset"]],
+    axis: Sequence[int],
+    exact: Sequence[Float64[np.ndarray, "length"]],
+    fit: InverseLinearFit,
+) -> Figure:
+    """Left the carrier-only profile of every seed, right the peak height with its fit and its exact law."""
+    with matplotlib.rc_context(STYLE):
+        figure, (left, right) = panels(2)
+        offset = runs[0].spec.offset
+        offsets = -np.arange(len(profiles[0]))
+        for seed, profile in enumerate(profiles):
+            left.plot(
+                offsets, profile, color=BLUE, alpha=0.55, lw=1.2, label="carrier, one seed" if seed == 0 else None
+            )
+        left.axvline(-offset, color=GREY, ls=":", label=f"target, -K = {-offset}")
+        left.set_xlabel("offset delta (tokens)")
+        left.set_ylabel("carrier-only profile phi (nats)")
+        left.set_title("what the means select")
+        lengths = [seen.length for seen in runs[0].evaluation]
+        peaks = [[seen.peak for seen in run.evaluation] for run in runs]
+        _over_seeds(right, lengths, peaks, "black", "o", f"observed peak, at {-offset} (bars: seed s.d.)")
+        right.plot(axis, np.mean(exact, axis=0), color=BLUE, label="exact law (seed mean)")
+        line = 1 / (fit.alpha + fit.c * (np.asarray(axis) - 1))
+        right.plot(
+            axis,
+            line,
+            color=ORANGE,
+            ls="--",
+            label=f"fit 1/({fit.alpha:.2f} + {fit.c:.4f} (L-1)), R2 {fit.r_squared:.3f}",
+        )
+        _length_axis(right, runs[0], max(axis))
+        right.set_ylabel("mean attention on the target")
+        right.set_title("how it dilutes")
+        for panel in (left, right):
+            panel.legend(loc="lower left" if panel is right else "best")
+    return figure
+
+
+def _length_axis(panel: Axes, run: Run, longest: int) -> None:
+    shortest, longest_trained = run.spec.train_lengths
+    panel.axvspan(
+        shortest, longest_trained, color="0.92", zorder=0, label=f"trained lengths {shortest}-{longest_trained}"
+    )
+    panel.set_xlabel("sequence length L (tokens)")
+    if longest > 100:
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    if panel.get_ylim()[1] <= 1.2:
+        panel.set_ylim(0, 1.04)
+
+
+def _accuracy(panel: Axes, observations: Sequence[Observation], color: str, marker: str, label: str) -> None:
+    panel.errorbar(
+        [seen.length for seen in observations],
+        [seen.accuracy for seen in observations],
+        [3.5 * seen.accuracy_error for seen in observations],
+        fmt=marker,
+        ms=4.5,
+        color=color,
+        label=label,
+    )
+
+
+def _accuracy_axis(panel: Axes, run: Run, longest: int) -> None:
+    panel.axhline(1 / run.spec.vocabulary, color=GREY, ls=":", label=f"chance, 1/{run.spec.vocabulary}")
+    _length_axis(panel, run, longest)
+    panel.set_ylim(0, 1.04)
+    panel.set_ylabel("accuracy (share of sequences)")
+    panel.set_title(f"accuracy, K = {run.spec.offset}")
+
+
+def _over_seeds(
+    panel: Axes, lengths: Sequence[int], values: Sequence[Sequence[float]], color: str, marker: str, label: str
+) -> None:
+    mean, spread = np.mean(values, axis=0), np.std(values, axis=0, ddof=min(1, len(values) - 1))
+    panel.errorbar(lengths, mean, spread, fmt=marker, ms=4.5, color=color, label=label)

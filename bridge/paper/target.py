@@ -1,0 +1,132 @@
+"""What a table or figure of the paper is: runs, printed numbers, a measurement, a verdict a cell.
+
+With the preset `paper` the runs are the paper's own; `smoke` shrinks them so that everything is
+walked through in seconds, and then no cell is compared: its verdict is "out of regime".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from matplotlib.figure import Figure
+
+from bridge.compare import Measured, Verdict, against_printed, same_digits
+from bridge.errors import BridgeError
+from bridge.tables import Table, number
+from empirics.spec import LearnedPositions, Rotary, RunSpec, run_spec
+from empirics.train import Run
+
+CellKey = tuple[str, str]
+
+
+class Preset(StrEnum):
+    """At what size the runs of a target are trained."""
+
+    SMOKE = "smoke"
+    PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number of the paper: its place, its value to so many decimals, the verdict on record and why."""
+
+    row: str
+    column: str
+    value: float
+    decimals: int
+    recorded: Verdict = Verdict.AGREES
+    reason: str = ""
+
+    @property
+    def key(self) -> CellKey:
+        return self.row, self.column
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A printed number with ours beside it."""
+
+    printed: Printed
+    measured: Measured
+    verdict: Verdict
+    reason: str
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether the verdict is the one on record; a smoke run has none to give."""
+        return self.verdict in (self.printed.recorded, Verdict.OUT_OF_REGIME)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One table or figure. `measure` gives every printed cell its number from the runs of `specs`."""
+
+    id: str
+    title: str
+    statement: str
+    specs: tuple[RunSpec, ...]
+    printed: tuple[Printed, ...]
+    measure: Callable[[tuple[Run, ...]], Mapping[CellKey, Measured]]
+    draw: Callable[[tuple[Run, ...]], Figure] | None = None
+
+    def specs_at(self, preset: Preset) -> tuple[RunSpec, ...]:
+        """The specs of a preset, in the order in which `measure` takes their runs."""
+        return shrink(self.specs, preset)
+
+    def cells(self, runs: tuple[Run, ...], preset: Preset) -> tuple[Cell, ...]:
+        """Every printed number with ours and its verdict."""
+        measured = self.measure(runs)
+        return tuple(_cell(printed, measured[printed.key], preset) for printed in self.printed)
+
+
+def preset_of(name: str) -> Preset:
+    """The preset of a name. Raises BridgeError that lists the known ones."""
+    if name not in list(Preset):
+        raise BridgeError(f"unknown preset {name!r}: give {' or '.join(Preset)}")
+    return Preset(name)
+
+
+def shrink(specs: tuple[RunSpec, ...], preset: Preset) -> tuple[RunSpec, ...]:
+    """The specs of the paper at the size of a preset."""
+    if preset is Preset.PAPER:
+        return specs
+    small = {"steps": 20, "batch": 32, "evaluation_sequences": 64}
+    return tuple(spec.model_copy(update=small) for spec in specs)
+
+
+def rotary(offset: int, seeds: int) -> tuple[RunSpec, ...]:
+    """The reference setup with rotary positions, seeds 0..seeds-1."""
+    return tuple(run_spec(encoding=Rotary(), offset=offset, seed=seed) for seed in range(seeds))
+
+
+def learned(offset: int, seeds: int) -> tuple[RunSpec, ...]:
+    """The reference setup with learned positions, seeds 0..seeds-1."""
+    return tuple(run_spec(encoding=LearnedPositions(), offset=offset, seed=seed) for seed in range(seeds))
+
+
+def table(target: Target, cells: tuple[Cell, ...]) -> Table:
+    """The cells of a target as a table."""
+    columns = ("row", "column", "printed", "ours", "spread", "same digits", "verdict")
+    rows = tuple(
+        (
+            cell.printed.row,
+            cell.printed.column,
+            number(cell.printed.value, cell.printed.decimals),
+            number(cell.measured.value, cell.printed.decimals + 2),
+            number(cell.measured.spread, cell.printed.decimals + 2),
+            "yes" if same_digits(cell.measured.value, cell.printed.value, cell.printed.decimals) else "no",
+            cell.verdict.value,
+        )
+        for cell in cells
+    )
+    reasons = tuple(dict.fromkeys(f"{cell.printed.row}: {cell.reason}" for cell in cells if cell.reason))
+    spread = "spread: standard deviation over seeds; - where there is one seed"
+    return Table(f"{target.id}: {target.title}", columns, rows, (spread, *reasons))
+
+
+def _cell(printed: Printed, measured: Measured, preset: Preset) -> Cell:
+    if preset is Preset.SMOKE:
+        return Cell(printed, measured, Verdict.OUT_OF_REGIME, "the smoke preset is not the paper's setting")
+    return Cell(printed, measured, against_printed(measured, printed.value, printed.decimals), printed.reason)

@@ -1,0 +1,67 @@
+"""A head becomes a carrier, the carrier a prediction. No number of it is fitted or observed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from theory.dilution import exact_law, margin_bound, mean_profile_law
+from theory.head import Carrier, Head
+from theory.kernel import Margin, margin, mean_profile, selected_offset
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Attention K = `offset` tokens back at each length by each law, and what the laws start from.
+
+    `exact` is the mean of the softmax over independent tokens, `mean_profile` the softmax of the
+    mean logits; `constant` is the exact law at the shortest length, the baseline "nothing dilutes".
+    """
+
+    carrier: Carrier
+    offset: int
+    lengths: tuple[int, ...]
+    profile: Float64[np.ndarray, "offset"]
+    exact: Float64[np.ndarray, "length"]
+    mean_profile: Float64[np.ndarray, "length"]
+
+    @property
+    def margins(self) -> tuple[Margin, ...]:
+        """mu_L of the mean profile at each length, with its nearest competitor."""
+        return tuple(margin(self.profile[:length], self.offset) for length in self.lengths)
+
+    @property
+    def bound(self) -> Float64[np.ndarray, "length"]:
+        """Corollary 2's lower bound on the mean-profile law, with the margin of each length."""
+        rows = zip(self.margins, self.lengths, strict=True)
+        return np.array([margin_bound(mu.value, [length])[0] for mu, length in rows])
+
+    @property
+    def constant(self) -> Float64[np.ndarray, "length"]:
+        return np.full(len(self.lengths), self.exact[int(np.argmin(self.lengths))])
+
+    @property
+    def selected_offset(self) -> int:
+        """delta <= 0 at which the mean profile is highest up to the longest length."""
+        return selected_offset(self.profile)
+
+    def residuals(self) -> tuple[str, ...]:
+        """Why the mean-profile law is out of regime: it is exact only for a head without residuals."""
+        fractions = {"keys": self.carrier.key_fraction, "queries": self.carrier.query_fraction}
+        held = [f"{fraction:.2f} of {name}" for name, fraction in fractions.items() if fraction < 1 - 1e-9]
+        return (f"the head has residuals: the carrier holds {' and '.join(held)}",) if held else ()
+
+
+def predict(head: Head, offset: int, lengths: Sequence[int], relative_error: float = 1e-9) -> Prediction:
+    """Predict attention `offset` tokens back at each length from what a head is.
+
+    `relative_error` is the quadrature error allowed to the exact law. Raises TheoryError where
+    a length does not hold the target.
+    """
+    exact = exact_law(head, offset, lengths, relative_error)
+    carrier = head.carrier()
+    profile = mean_profile(carrier, max(lengths))
+    return Prediction(carrier, offset, tuple(lengths), profile, exact, mean_profile_law(profile, offset, lengths))

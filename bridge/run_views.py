@@ -1,0 +1,115 @@
+"""Results of runs as tables: apart from `views`, since these need what trained them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.account import OBSERVATION_SEED, Account
+from bridge.compare import LIMIT
+from bridge.documents import Document
+from bridge.tables import Table, number
+from empirics.observe import Observation
+from empirics.store import RunRecord
+from empirics.train import Run
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run folder, its record where it is whole, and its state in words."""
+
+    path: Path
+    record: RunRecord | None
+    state: str
+
+
+def account_table(told: Account) -> Table:
+    """Observed beside predicted, with the error of each law in its own terms."""
+    rows = tuple(
+        (
+            str(length),
+            f"{observed:.4f} +- {error:.4f}",
+            str(seen.selected_offset),
+            f"{exact:.4f}",
+            f"{deviation:+.2f}",
+            f"{mean:.4f}",
+            f"{mean - observed:+.4f}",
+        )
+        for length, observed, error, seen, exact, deviation, mean in zip(
+            told.exact.lengths,
+            told.exact.observed,
+            told.exact.standard_error,
+            told.observations,
+            told.exact.predicted,
+            told.exact.deviations,
+            told.mean_profile.predicted,
+            strict=True,
+        )
+    )
+    columns = ("L", "observed +- s.e.", "peak at", "exact law", "error (s.e.)", "mean-profile law", "error")
+    sequences = told.observations[0].sequences
+    notes = (
+        f"observed: {sequences} fresh sequences a length, seed {OBSERVATION_SEED}; no parameter is fitted",
+        f"exact law: {told.exact.verdict} (limit {LIMIT} s.e. at every length)",
+        f"mean-profile law: {told.mean_profile.verdict}" + "".join(f" ({why})" for why in told.mean_profile.unmet),
+    )
+    title = (
+        f"attention at offset {-told.prediction.offset}: predicted from the weights of {told.run.spec.id}, and observed"
+    )
+    return Table(title, columns, rows, notes)
+
+
+def evaluation_table(title: str, evaluation: Sequence[Observation]) -> Table:
+    """What a run did directly after training, the peak with its offset."""
+    rows = tuple(
+        (str(seen.length), f"{seen.accuracy:.4f}", f"{seen.peak:.4f}", str(seen.selected_offset)) for seen in evaluation
+    )
+    return Table(title, ("L", "accuracy", "peak attention", "at offset"), rows)
+
+
+def runs_table(states: Sequence[RunState]) -> Table:
+    """Name, record and state of every run folder."""
+    rows = tuple(
+        (
+            state.path.name,
+            state.record.torch if state.record else "-",
+            number(state.record.seconds if state.record else None, 1),
+            state.state,
+        )
+        for state in states
+    )
+    return Table("runs", ("run", "torch", "seconds", "state"), rows)
+
+
+def run_states_document(states: Sequence[RunState]) -> Document:
+    """`carrier runs list` and `verify` as JSON."""
+    entries = [{"id": one.path.name, "whole": one.record is not None, "state": one.state} for one in states]
+    return {"runs": entries}
+
+
+def run_document(run: Run, path: Path) -> Document:
+    """`carrier train` and `carrier runs show` as JSON."""
+    return {
+        "id": run.spec.id,
+        "seed": run.spec.seed,
+        "path": str(path),
+        "spec": run.spec.model_dump(mode="json"),
+        "seconds": run.seconds,
+        "evaluation": [
+            seen.model_dump(mode="json") | {"selected_offset": seen.selected_offset} for seen in run.evaluation
+        ],
+    }
+
+
+def accuracy_table(rotary: Run, learned: Run) -> Table:
+    """Accuracy by length of a rotary and a learned-position head, directly after training."""
+    rows = tuple(
+        (str(ours.length), f"{ours.accuracy:.4f}", f"{theirs.accuracy:.4f}")
+        for ours, theirs in zip(rotary.evaluation, learned.evaluation, strict=True)
+    )
+    shortest, longest = learned.spec.train_lengths
+    chance = 1 / learned.spec.vocabulary
+    note = f"trained on lengths {shortest}-{longest}; chance {chance:.2f}"
+    title = f"accuracy at K={learned.spec.offset}, {learned.evaluation[0].sequences} sequences a length"
+    return Table(title, ("L", "rotary", "learned positions"), rows, (note,))

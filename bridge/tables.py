@@ -1,0 +1,46 @@
+"""A table that a person reads: in the terminal, and as CSV beside the picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+_ALARM = {"deviates", "refuted", "not decided", "damaged"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under named columns, with a title above and notes below."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def print(self, console: Console) -> None:
+        """Draw the table; words that call for attention are red where the terminal has colours."""
+        drawn = RichTable(title=self.title, title_justify="left", title_style="bold", header_style="bold")
+        for index, column in enumerate(self.columns):
+            drawn.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        for row in self.rows:
+            drawn.add_row(*row, style="red" if _ALARM & set(row) else None)
+        console.print(drawn)
+        for note in self.notes:
+            console.print(f"  {note}", highlight=False, markup=False)
+
+    def csv(self) -> str:
+        """The rows as CSV, the columns in the first line."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+def number(value: float | None, decimals: int = 3) -> str:
+    """A number for a table; a dash where there is none."""
+    return "-" if value is None else f"{value:.{decimals}f}"

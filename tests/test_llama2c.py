@@ -1,0 +1,427 @@
+"""llama2.c checkpoints and tokenizers: read, refused, and held against llama2.c's own arithmetic.
+
+The reference forward below shares no code with the reader: offsets into the file, norm,
+projections and rotation are written out once more, lane by lane, as run.c has them.
+"""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.errors import BridgeError
+from bridge.inspect import default_lengths, inspect_head
+from bridge.sources.llama2c import read_llama2c
+from bridge.sources.tokens import (
+    Tokenizer,
+    documentation_topics,
+    documentation_weights,
+    read_tokenizer,
+    uniform,
+    unigram,
+    unigram_weights,
+)
+from theory.dilution import exact_law, exact_profile
+from theory.head import Head
+from theory.kernel import carrier_profile
+from theory.schedule import RotarySchedule
+
+REAL = ["stories260K.bin", "model5000.bin"]
+# Width, hidden, layers, heads, kv heads, vocabulary, length: heads differ from length, head width 4.
+SMALL = (56, 5, 2, 14, 2, 11, 9)
+
+STORY = """Once upon a time, there was a little girl named Lily. She loved to play outside in the park
+with her mom. One day, Lily saw a big red ball under the tree. She wanted to play with it, but a boy named
+Tim had it first. "Can I play with your ball?" Lily asked. Tim said, "Yes, we can play together!" They were
+very happy. They ran and jumped and threw the ball up high in the sky. Then the ball went into the pond. Tim
+was sad. Lily said, "Do not be sad, Tim. I will help you get it." She found a long stick and pushed the ball
+back to the grass. Tim smiled and gave her a big hug. They were the best of friends.""".replace("\n", " ")
+
+
+def tables(length: int, head_width: int, base: float) -> list[np.ndarray]:
+    angles = np.outer(np.arange(length), base ** (-np.arange(0, head_width, 2) / head_width))
+    return [np.cos(angles), np.sin(angles)]
+
+
+def checkpoint_bytes(header: tuple[int, ...] = SMALL, base: float = 1e4, seed: int = 0) -> bytes:
+    """A llama2.c file of random weights; a negative vocabulary has its output matrix at the end."""
+    width, hidden, layers, heads, kv_heads, vocabulary, length = header
+    head_width = width // heads
+    sizes = (
+        [abs(vocabulary) * width, layers * width]
+        + [layers * width * n for n in (width, kv_heads * head_width, kv_heads * head_width, width)]
+        + [layers * width, *[layers * width * hidden] * 3, width]
+    )
+    rng = np.random.default_rng(seed)
+    parts = [rng.standard_normal(size) for size in sizes] + tables(length, head_width, base)
+    if vocabulary < 0:
+        parts.append(rng.standard_normal(-vocabulary * width))
+    floats = np.concatenate([part.ravel() for part in parts]).astype("<f4")
+    return struct.pack("<7i", *header) + floats.tobytes()
+
+
+def written(folder: Path, raw: bytes, name: str = "model.bin") -> Path:
+    path = folder / name
+    path.write_bytes(raw)
+    return path
+
+
+def run_c_score(raw: bytes, head: int, query: tuple[int, int], key: tuple[int, int], half_split: bool = False) -> float:
+    """Attention score of run.c in layer 0 between (token, position) of query and key, in float64.
+
+    Angles come from the file's tables where they reach, else from float64.
+    """
+    width, hidden, layers, heads, kv_heads, vocabulary, length = struct.unpack("<7i", raw[:28])
+    floats = np.frombuffer(raw, "<f4", offset=28).astype(np.float64)
+    size = width // heads
+    kv_width = kv_heads * size
+    norm_at = abs(vocabulary) * width
+    wq_at = norm_at + layers * width
+    wk_at = wq_at + layers * width * width
+    cosines_at = (
+        wk_at + layers * (2 * kv_width * width + width * width) + layers * width + 3 * layers * width * hidden + width
+    )
+    sines_at = cosines_at + length * size // 2
+
+    def rotated(token: int, position: int, at: int, row: int) -> np.ndarray:
+        x = floats[token * width : (token + 1) * width]
+        x = floats[norm_at : norm_at + width] * (x * (1 / np.sqrt((x * x).sum() / width + 1e-5)))
+        vector = np.array([floats[at + r * width : at + (r + 1) * width] @ x for r in range(row, row + size)])
+        out = vector.copy()
+        for i in range(0, size, 2):
+            first, second = (i // 2, i // 2 + size // 2) if half_split else (i, i + 1)
+            if position < length:
+                entry = position * size // 2 + i // 2
+                cosine, sine = floats[cosines_at + entry], floats[sines_at + entry]
+            else:
+                angle = position * (1 / 10000 ** (i / size))
+                cosine, sine = np.cos(angle), np.sin(angle)
+            out[first] = vector[first] * cosine - vector[second] * sine
+            out[second] = vector[first] * sine + vector[second] * cosine
+        return out
+
+    q = rotated(*query, wq_at, head * size)
+    k = rotated(*key, wk_at, head // (heads // kv_heads) * size)
+    return float(q @ k / np.sqrt(size))
+
+
+def logit(path: Path, head: int, query: tuple[int, int], key: tuple[int, int]) -> tuple[float, float]:
+    """The reader's logit for (token, position) of query and key, and its bound scale |q||k|."""
+    checkpoint = read_llama2c(path)
+    content = checkpoint.head(0, head, uniform(checkpoint.vocabulary).weights)
+    offsets = np.array([key[1] - query[1]])
+    value = content.logits(offsets)[query[0], 0, key[0]]
+    bound = content.logit_scale * np.linalg.norm(content.queries[query[0]]) * np.linalg.norm(content.keys[key[0]])
+    return float(value), float(bound)
+
+
+@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(("n", "t"), [(200, 199), (200, 3), (250, 250), (5000, 4500), (100_000, 7)])
+def test_logits_are_those_of_run_c(models: Path, name: str, n: int, t: int) -> None:
+    path = models / name
+    raw = path.read_bytes()
+    for head, query_token, key_token in [(0, 40, 61), (3, 101, 5), (7, 77, 77)]:
+        ours, bound = logit(path, head, (query_token, n), (key_token, t))
+        # The file's float32 tables are off by 4e-6 at most, once for the query and once for the
+        # key, of vectors whose product the bound holds: 1e-5 of it. Float64 angles leave 1e-10.
+        tolerance = 1e-5 * bound if t < 512 else 1e-10 * bound
+        assert ours == pytest.approx(run_c_score(raw, head, (query_token, n), (key_token, t)), abs=tolerance)
+
+
+def test_logits_at_the_end_of_the_trained_length(models: Path) -> None:
+    path = models / "stories260K.bin"
+    ours, bound = logit(path, 4, (300, 500), (270, 200))
+    assert ours == pytest.approx(run_c_score(path.read_bytes(), 4, (300, 500), (270, 200)), abs=1e-5 * bound)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_half_split_pairs_would_show(models: Path, name: str) -> None:
+    """Positive control: the other pairing moves a logit at position 200 by a nat or more."""
+    raw = (models / name).read_bytes()
+    differences = [
+        abs(logit(models / name, head, (40, 200), (61, 150))[0] - run_c_score(raw, head, (40, 200), (61, 150), True))
+        for head in range(8)
+    ]
+    assert max(differences) > 1
+
+
+@pytest.mark.parametrize("head", [0, 6, 7, 13])
+def test_query_head_h_reads_key_head_h_over_seven(tmp_path: Path, head: int) -> None:
+    raw = checkpoint_bytes()
+    ours, bound = logit(written(tmp_path, raw), head, (3, 40), (8, 20))
+    # Positions beyond the 9 of the table: float64 on both sides.
+    assert ours == pytest.approx(run_c_score(raw, head, (3, 40), (8, 20)), abs=1e-12 * bound)
+    content = read_llama2c(tmp_path / "model.bin").first_layer
+    assert np.abs(content.key_maps[0] - content.key_maps[1]).max() > 1
+
+
+def test_what_is_read_is_stated(tmp_path: Path) -> None:
+    checkpoint = read_llama2c(written(tmp_path, checkpoint_bytes()))
+    assert (checkpoint.layers, checkpoint.heads, checkpoint.kv_heads, checkpoint.head_width) == (2, 14, 2, 4)
+    assert (checkpoint.vocabulary, checkpoint.trained_length, len(checkpoint.sha256)) == (11, 9, 64)
+    assert any("rotary base 10000 is the format's default" in sentence for sentence in checkpoint.assumptions)
+    sources = {value.name: value.source for value in checkpoint.provenance}
+    assert (sources["width"], sources["rotary base"]) == ("file", "default")
+
+
+def test_tables_of_real_files_agree_with_the_base(models: Path) -> None:
+    for name in REAL:
+        sentence = read_llama2c(models / name).assumptions[0]
+        assert float(sentence.split()[-1]) <= 4e-6
+
+
+def test_an_output_matrix_of_its_own_changes_no_head(tmp_path: Path) -> None:
+    untied = tuple(-n if i == 5 else n for i, n in enumerate(SMALL))
+    tied_head, untied_head = (
+        read_llama2c(written(tmp_path, checkpoint_bytes(header))).head(0, 5, uniform(11).weights)
+        for header in (SMALL, untied)
+    )
+    assert np.array_equal(tied_head.queries, untied_head.queries)
+
+
+def test_only_the_tensors_of_layer_0_are_held(tmp_path: Path) -> None:
+    path = written(tmp_path, checkpoint_bytes((56, 20_000, 2, 14, 2, 11, 9)))
+    read_llama2c(path)
+    tracemalloc.start()
+    checkpoint = read_llama2c(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # 27 MB on disk; embedding, W_Q and W_K of one layer are 31 kB in float64, the digest's buffer 256 kB.
+    assert checkpoint.heads == 14
+    assert peak < 1e6
+
+
+def with_float(raw: bytes, index: int, value: float) -> bytes:
+    at = 28 + 4 * index
+    return raw[:at] + struct.pack("<f", value) + raw[at + 4 :]
+
+
+def with_header(*header: int) -> Callable[[bytes], bytes]:
+    return lambda raw: struct.pack("<7i", *header) + raw[28:]
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1056540\n"
+WQ_AT = 11 * 56 + 2 * 56
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[:-1], "truncated: .* bytes, its header asks for"),
+        (lambda raw: raw + b"\0", "bytes after its end"),
+        (lambda raw: raw[:20], "truncated or no llama2.c file: 20 bytes"),
+        (lambda raw: POINTER.ljust(130, b"\n"), "a git-LFS pointer"),
+        (lambda raw: b"GGUF" + raw, "no llama2.c file: its header gives width"),
+        (lambda raw: b"The quick brown fox jumps over the lazy dog.", "no llama2.c file: its header gives"),
+        (lambda raw: struct.pack("<I", 0x616B3432) + raw, "version 1 or later"),
+        (lambda raw: with_float(raw, 7, float("nan")), "embedding holds numbers that are not finite"),
+        (lambda raw: with_float(raw, WQ_AT, float("inf")), "wq holds numbers that are not finite"),
+        (lambda raw: with_float(raw, (len(raw) - 28) // 4 - 1, 0.5), "rotary tables .* position 8, pair 1"),
+        (lambda raw: checkpoint_bytes(base=5e5), "another base"),
+        (with_header(15, 5, 2, 5, 5, 11, 9), "head width 3 is odd"),
+        (with_header(56, 5, 2, 13, 13, 11, 9), "width 56 is not a multiple of 13 heads"),
+        (with_header(56, 5, 2, 14, 3, 11, 9), "14 heads are not a multiple of 3 kv heads"),
+        (with_header(56, 5, 0, 14, 2, 11, 9), "layers 0, expected 1 to"),
+        (with_header(-56, 5, 2, 14, 2, 11, 9), "width -56"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why_in_one_line(
+    tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    path = written(tmp_path, damage(checkpoint_bytes()))
+    with pytest.raises(BridgeError, match=message) as caught:
+        read_llama2c(path)
+    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for read in (read_llama2c, read_tokenizer):
+        with pytest.raises(BridgeError, match=r"nowhere\.bin: no such file"):
+            read(tmp_path / "nowhere.bin")
+
+
+@pytest.mark.parametrize(
+    ("layer", "head", "tokens", "message"),
+    [
+        (1, 0, 11, "layer 1 needs activations, which this version does not read"),
+        (2, 0, 11, "layer 2 does not exist: layers of this checkpoint are 0 to 1"),
+        (0, 14, 11, "head 14 does not exist: heads of this checkpoint are 0 to 13"),
+        (0, -1, 11, "head -1 does not exist"),
+        (0, 0, 12, "for 12 tokens, the checkpoint has 11: give the tokenizer"),
+    ],
+)
+def test_a_head_that_is_not_there(tmp_path: Path, layer: int, head: int, tokens: int, message: str) -> None:
+    checkpoint = read_llama2c(written(tmp_path, checkpoint_bytes()))
+    with pytest.raises(BridgeError, match=message):
+        checkpoint.head(layer, head, uniform(tokens).weights)
+
+
+def test_tokens_that_never_occur_are_dropped(tmp_path: Path) -> None:
+    checkpoint = read_llama2c(written(tmp_path, checkpoint_bytes()))
+    weights = np.zeros(11)
+    weights[[2, 7]] = 0.25, 0.75
+    head, whole = checkpoint.head(0, 3, weights), checkpoint.head(0, 3, uniform(11).weights)
+    assert np.allclose(head.queries, whole.queries[[2, 7]], rtol=1e-13)
+    assert head.key_weights.tolist() == [0.25, 0.75]
+
+
+def tokenizer_bytes() -> bytes:
+    merges = [b"th", b"he", b" t", b" the", b"the", b"an", b" a", b"nd", b" an", b" and", b"  ", b"aa", "é".encode()]
+    pieces = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(b"<0x%02X>" % byte for byte in range(256)), *merges]
+    pieces += [bytes([letter]) for letter in b" abcdehnt."]
+    scores = [0.0] * 259 + [-float(i) for i in range(len(pieces) - 259)]
+    # Equal scores: the leftmost merges first.
+    scores[260] = scores[259]
+    records = b"".join(struct.pack("<fi", s, len(p)) + p for s, p in zip(scores, pieces, strict=True))
+    return struct.pack("<i", max(map(len, pieces))) + records
+
+
+@pytest.fixture(scope="module")
+def small_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return read_tokenizer(written(tmp_path_factory.mktemp("tokenizer"), tokenizer_bytes()))
+
+
+def run_c_encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The encoding of run.c over the whole string, merge by merge."""
+    vocabulary = list(tokenizer.pieces)
+    tokens = []
+    for character in " " + text if text else "":
+        raw = character.encode()
+        tokens += [vocabulary.index(raw)] if raw in vocabulary else [byte + 3 for byte in raw]
+    while True:
+        best_score, best, best_token = -1e10, -1, -1
+        for i in range(len(tokens) - 1):
+            joined = vocabulary[tokens[i]] + vocabulary[tokens[i + 1]]
+            if joined in vocabulary and tokenizer.scores[vocabulary.index(joined)] > best_score:
+                best, best_token = i, vocabulary.index(joined)
+                best_score = tokenizer.scores[best_token]
+        if best < 0:
+            return tokens
+        tokens[best : best + 2] = [best_token]
+
+
+@given(st.text(alphabet="  aabcdehtn.\né✓", max_size=40))
+def test_words_encode_to_what_the_whole_text_does(small_tokenizer: Tokenizer, text: str) -> None:
+    assert small_tokenizer.encode(text) == run_c_encode(small_tokenizer, text)
+    assert small_tokenizer.decode(small_tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", " ", "Once upon a time", "  two   spaces ", "a\n\n  b", "naïve “€” ✓ 中"])
+def test_the_real_tokenizer(models: Path, text: str) -> None:
+    tokenizer = read_tokenizer(models / "tok512.bin")
+    tokens = tokenizer.encode(text)
+    assert tokens == run_c_encode(tokenizer, text)
+    assert tokenizer.decode(tokens) == text
+
+
+def test_counts_are_those_of_the_text_without_a_beginning_token(models: Path) -> None:
+    tokenizer = read_tokenizer(models / "tok512.bin")
+    text = documentation_topics()
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    given = documentation_weights(tokenizer)
+    assert np.array_equal(np.rint(given.weights * len(tokens)), np.bincount(tokens, minlength=512))
+    assert given.weights.sum() == pytest.approx(1, abs=1e-12)
+    assert given.weights[:3].tolist() == [0, 0, 0]
+    assert "unigram token weights of the help topics of Python" in given.provenance
+
+
+def test_an_empty_text_has_no_weights(small_tokenizer: Tokenizer) -> None:
+    with pytest.raises(BridgeError, match="text to count tokens in is empty"):
+        unigram_weights(small_tokenizer, "")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw[:-1], "truncated or no llama2.c tokenizer"),
+        (lambda raw: raw + b"\0", "truncated or no llama2.c tokenizer"),
+        (lambda raw: b"", "truncated or no llama2.c tokenizer"),
+        (lambda raw: POINTER, "a git-LFS pointer"),
+        (lambda raw: raw.replace(b"<0x41>", b"<0x42>"), "tokens 3 to 258 must be the bytes"),
+        (lambda raw: struct.pack("<i", 2) + raw[4:], "a token is longer than the 2 bytes it declares"),
+        (lambda raw: raw.replace(b" and", b"a nd"), "token b'a nd' holds a space after another character"),
+    ],
+)
+def test_a_damaged_tokenizer_says_why(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
+    with pytest.raises(BridgeError, match=message):
+        read_tokenizer(written(tmp_path, damage(tokenizer_bytes())))
+
+
+def test_a_rare_token_of_huge_logit_leaves_the_exact_law_a_distribution() -> None:
+    """Real vocabularies hold tokens the model never saw, tens of nats above the rest."""
+    keys = np.array([[0.0, 0.0], [60.0, 0.0]])
+    head = Head.from_tokens(
+        RotarySchedule(np.array([0.01])), np.array([[1.0, 0.0], [1.0, 0.0]]), keys, np.array([0.99, 0.01]), 1.0
+    )
+    expected = exact_profile(head, 40, 1e-6)
+    assert expected.sum() == pytest.approx(1, abs=1e-6)
+    # The same for all offsets but for the turn by 0.01 rad/position, so each has near 1/40.
+    assert np.abs(expected - 1 / 40).max() < 5e-3
+    assert exact_law(head, 2, [40], 1e-6)[0] == pytest.approx(expected[2], rel=2e-6)
+
+
+# Offset with the most attention in layer 0 of stories260K over held-out stories, head by head.
+OBSERVED = (-1, 0, -1, -1, -1, -1, -1, 0)
+
+
+def test_a_story_selects_the_offsets_that_were_observed(models: Path) -> None:
+    checkpoint = read_llama2c(models / "stories260K.bin")
+    weights = unigram(read_tokenizer(models / "tok512.bin"), STORY, "a story").weights
+    profiles = [exact_profile(checkpoint.head(0, head, weights), 64, 1e-4) for head in range(8)]
+    assert tuple(-int(profile.argmax()) for profile in profiles) == OBSERVED
+
+
+def test_uniform_weights_lose_the_head(models: Path) -> None:
+    """Why they are flagged: a look-back of .32, as observed, is lost among tokens that never occur."""
+    head = read_llama2c(models / "stories260K.bin").head(0, 4, uniform(512).weights)
+    assert exact_law(head, 1, [32], 1e-2)[0] < 0.05
+
+
+def synthetic_head(tmp_path: Path, tokens: int = 11) -> Head:
+    return read_llama2c(written(tmp_path, checkpoint_bytes())).head(0, 5, uniform(tokens).weights)
+
+
+def test_a_report_holds_what_the_laws_say(tmp_path: Path) -> None:
+    head = synthetic_head(tmp_path)
+    report = inspect_head(head, 0, 5, [2, 16, 48], 32)
+    expected = exact_profile(head, 32, 1e-9)
+    assert (report.layer, report.head, report.lengths, report.reference_length) == (0, 5, (2, 16, 48), 32)
+    assert report.offset == -int(expected.argmax())
+    # 1e-4 is the relative error that a report asks of the exact law.
+    assert report.share == pytest.approx(expected.max(), rel=2e-4)
+    profile = carrier_profile(head.carrier(), 32)
+    assert report.profile_offset == -int(profile.argmax())
+    assert report.margin.value >= 0
+    assert report.margin.value == pytest.approx(np.diff(np.sort(profile))[-1], abs=1e-12)
+    held = np.array(report.lengths) > -report.offset
+    assert np.isfinite(report.predicted[held]).all() and np.isnan(report.predicted[~held]).all()
+    assert np.array_equal(np.isnan(report.mean_profile), ~held)
+    assert "uniform token weights" in report.flags
+    differs = "offset by profile differs from offset by exact law" in report.flags
+    assert differs == (report.offset != report.profile_offset)
+    assert ("share below 0.05: argmax unstable" in report.flags) == (report.share < 0.05)
+
+
+def test_the_share_flag_is_raised_where_attention_is_spread(tmp_path: Path) -> None:
+    head = synthetic_head(tmp_path)
+    spread = replace(head, queries=1e-6 * head.queries)
+    assert "share below 0.05: argmax unstable" in inspect_head(spread, 0, 0, [30], 30).flags
+    assert "share below 0.05: argmax unstable" not in inspect_head(spread, 0, 0, [15], 15).flags
+
+
+def test_lengths_of_a_report(tmp_path: Path) -> None:
+    assert default_lengths(512) == (16, 32, 64, 128, 256, 512)
+    assert default_lengths(300) == (16, 32, 64, 128, 256, 300)
+    assert default_lengths(9) == (9,)
+    for lengths, reference in [([], 16), ([1], 16), ([16], 1)]:
+        with pytest.raises(BridgeError, match="lengths must be 2 or more"):
+            inspect_head(synthetic_head(tmp_path), 0, 0, lengths, reference)

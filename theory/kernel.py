@@ -1,0 +1,77 @@
+"""The relative kernel, the mean logit profile and its margin.
+
+    g(s) = sum_i p_i cos(s theta_i),            sum p_i = 1
+    phi(delta) = sum_i r_i cos(delta theta_i - psi_i)   (nats)
+    mu_L = phi(-K) - max over -L < delta <= 0, delta != -K, of phi(delta)
+
+A profile is an array over offsets 0, -1, ..., -(L-1): index j is the key j tokens back.
+
+Source: arXiv 2607.18759, Lemma 2, Proposition 1, Corollary 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from theory.errors import TheoryError
+from theory.head import Carrier
+
+
+@dataclass(frozen=True)
+class Margin:
+    """mu_L in nats with the offset of the nearest competitor: negative where that one is higher."""
+
+    value: float
+    competitor: int
+
+
+def kernel(
+    weights: Float64[np.ndarray, "pair"],
+    frequencies: Float64[np.ndarray, "pair"],
+    lags: Int[np.ndarray, "lag"],
+) -> Float64[np.ndarray, "lag"]:
+    """g(s) = sum_i p_i cos(s theta_i) at integer lags s = delta + K (Lemma 2)."""
+    return np.cos(np.multiply.outer(lags, frequencies)) @ weights
+
+
+def carrier_profile(carrier: Carrier, length: int) -> Float64[np.ndarray, "offset"]:
+    """phi(delta) of the means alone, delta = 0..-(length-1), in nats (Proposition 1)."""
+    offsets = -np.arange(length)
+    turns = np.multiply.outer(offsets, carrier.schedule.frequencies) - carrier.phases
+    return np.cos(turns) @ carrier.amplitudes
+
+
+def mean_profile(carrier: Carrier, length: int) -> Float64[np.ndarray, "offset"]:
+    """E[logit | delta] in nats: phi, but at offset 0 the mean logit of a token with itself."""
+    profile = carrier_profile(carrier, length)
+    profile[0] = carrier.self_logit
+    return profile
+
+
+def selected_offset(profile: Float64[np.ndarray, "offset"]) -> int:
+    """The offset delta <= 0 at which a profile is highest."""
+    return -int(np.argmax(profile))
+
+
+def margin(profile: Float64[np.ndarray, "offset"], offset: int) -> Margin:
+    """mu_L of the target K = `offset` tokens back over the offsets that the profile holds.
+
+    Raises TheoryError where the target is not among them or has no competitor.
+    """
+    check_target(offset, len(profile))
+    if len(profile) < 2:
+        raise TheoryError("a margin needs a competitor: give a profile of two offsets or more")
+    rivals = np.where(np.arange(len(profile)) == offset, -np.inf, profile)
+    nearest = int(np.argmax(rivals))
+    return Margin(float(profile[offset] - profile[nearest]), -nearest)
+
+
+def check_target(offset: int, length: int) -> None:
+    """Raises TheoryError unless a key `offset` tokens back exists at this length."""
+    if offset < 0:
+        raise TheoryError(f"the target offset K counts tokens back and is 0 or more, got {offset}: give {-offset}")
+    if offset >= length:
+        raise TheoryError(f"a key {offset} tokens back needs a length above {offset}, got {length}")
