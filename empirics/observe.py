@@ -19,7 +19,8 @@ from empirics.head import AttentionHead
 from empirics.spec import LearnedPositions
 from empirics.tasks import draw_tokens, targets
 
-_CHUNK_TOKENS = 1 << 16
+# Chunks that stay in the cache are twice as fast as large ones.
+_CHUNK_TOKENS = 1 << 13
 
 
 class Observation(BaseModel):

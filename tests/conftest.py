@@ -1,8 +1,11 @@
-"""Shape checks for every annotated function and dataclass, and the runs that several tests look at."""
+"""Shape checks for every annotated function and dataclass; the command as a person runs it; shared runs."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -11,7 +14,36 @@ install_import_hook(["theory", "empirics", "bridge"], "shapes.checked")
 
 import pytest  # noqa: E402
 
+from empirics.spec import LearnedPositions, RunSpec, run_spec  # noqa: E402
+from empirics.store import Store  # noqa: E402
+from empirics.sweep import sweep  # noqa: E402
+from empirics.train import Run  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
+TINY = {"steps": 20, "batch": 16, "evaluation_sequences": 32}
+
+
+def run_carrier(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `carrier` in a process of its own, without a terminal."""
+    command = [sys.executable, "-c", "from bridge.cli import main; main()", *arguments]
+    return subprocess.run(
+        command,
+        cwd=cwd or ROOT,
+        env=dict(env or os.environ) | {"PYTHONPATH": os.pathsep.join([str(ROOT), (env or {}).get("PYTHONPATH", "")])},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def without_training_extra(folder: Path) -> dict[str, str]:
+    """An environment in which torch and what comes with it cannot be imported."""
+    blocked = "import sys\nfor name in ('torch', 'safetensors'):\n    sys.modules[name] = None\n"
+    (folder / "sitecustomize.py").write_text(blocked)
+    return dict(os.environ) | {"PYTHONPATH": str(folder)}
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +53,46 @@ def models() -> Path:
     if not (folder / "stories260K.bin").is_file():
         pytest.skip(f"no real checkpoints at {folder}: set CARRIER_MODELS to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def paper_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The two runs of the main job at the paper's own settings: K=2, seed 0, rotary and learned positions."""
+    store = Store.open(tmp_path_factory.mktemp("paper") / "runs")
+    sweep([rotary_spec(), learned_spec()], store)
+    return store
+
+
+@pytest.fixture(scope="session")
+def rotary_run(paper_store: Store) -> Run:
+    """K=2, seed 0, rotary, at the paper's settings."""
+    return paper_store.load(rotary_spec())
+
+
+@pytest.fixture(scope="session")
+def learned_run(paper_store: Store) -> Run:
+    """K=2, seed 0, learned positions, at the paper's settings."""
+    return paper_store.load(learned_spec())
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with one rotary and one learned-position run that took a second to train."""
+    store = Store.open(tmp_path_factory.mktemp("tiny") / "runs")
+    sweep([tiny_spec(), tiny_spec(encoding=LearnedPositions())], store)
+    return store
+
+
+def rotary_spec() -> RunSpec:
+    """The reference setup at K=2, seed 0."""
+    return run_spec(offset=2, seed=0)
+
+
+def learned_spec() -> RunSpec:
+    """The same with learned positions."""
+    return run_spec(encoding=LearnedPositions(), offset=2, seed=0)
+
+
+def tiny_spec(**fields: object) -> RunSpec:
+    """A run of twenty small steps."""
+    return run_spec(**(TINY | fields))

@@ -394,7 +394,8 @@ def test_a_report_holds_what_the_laws_say(tmp_path: Path) -> None:
     head = synthetic_head(tmp_path)
     report = inspect_head(head, 0, 5, [2, 16, 48], 32)
     expected = exact_profile(head, 32, 1e-9)
-    assert (report.layer, report.head, report.lengths, report.reference_length) == (0, 5, (2, 16, 48), 32)
+    held = tuple(length for length in (2, 16, 48) if length > -report.offset)
+    assert (report.layer, report.head, report.prediction.lengths, report.reference_length) == (0, 5, held, 32)
     assert report.offset == -int(expected.argmax())
     # 1e-4 is the relative error that a report asks of the exact law.
     assert report.share == pytest.approx(expected.max(), rel=2e-4)
@@ -402,9 +403,8 @@ def test_a_report_holds_what_the_laws_say(tmp_path: Path) -> None:
     assert report.profile_offset == -int(profile.argmax())
     assert report.margin.value >= 0
     assert report.margin.value == pytest.approx(np.diff(np.sort(profile))[-1], abs=1e-12)
-    held = np.array(report.lengths) > -report.offset
-    assert np.isfinite(report.predicted[held]).all() and np.isnan(report.predicted[~held]).all()
-    assert np.array_equal(np.isnan(report.mean_profile), ~held)
+    assert report.prediction.offset == -report.offset
+    assert report.prediction.exact == pytest.approx(exact_law(head, -report.offset, held, 1e-9), rel=2e-4)
     assert "uniform token weights" in report.flags
     differs = "offset by profile differs from offset by exact law" in report.flags
     assert differs == (report.offset != report.profile_offset)
@@ -422,6 +422,9 @@ def test_lengths_of_a_report(tmp_path: Path) -> None:
     assert default_lengths(512) == (16, 32, 64, 128, 256, 512)
     assert default_lengths(300) == (16, 32, 64, 128, 256, 300)
     assert default_lengths(9) == (9,)
-    for lengths, reference in [([], 16), ([1], 16), ([16], 1)]:
-        with pytest.raises(BridgeError, match="lengths must be 2 or more"):
-            inspect_head(synthetic_head(tmp_path), 0, 0, lengths, reference)
+    with pytest.raises(BridgeError, match="reference length must be 2 or more, got 1"):
+        inspect_head(synthetic_head(tmp_path), 0, 0, [16], 1)
+    offset = inspect_head(synthetic_head(tmp_path), 0, 5, [16], 16).offset
+    assert offset < 0
+    with pytest.raises(BridgeError, match=f"head 0.5 selects offset {offset}, which no length of .1. holds"):
+        inspect_head(synthetic_head(tmp_path), 0, 5, [1], 16)

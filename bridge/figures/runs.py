@@ -12,10 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bridge.account import Account
+from bridge.compare import LIMIT
 from bridge.figures.style import BLUE, GREY, ORANGE, STYLE, draw_laws, panels
 from empirics.observe import Observation
 from empirics.train import Run
 from theory.dilution import InverseLinearFit
+
+_SHARE = (0, 1.04)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,29 +29,29 @@ class Series:
     runs: tuple[Run, ...]
 
 
-def account_figure(rotary: Account, learned: Run | None = None) -> Figure:
+def account_figure(told: Account, learned: Run | None = None) -> Figure:
     """Attention on the target against length, laws and observations; beside it the accuracy."""
     with matplotlib.rc_context(STYLE):
         figure, (left, right) = panels(2)
-        draw_laws(left, rotary.prediction)
-        comparison = rotary.exact
+        draw_laws(left, told.prediction)
+        comparison = told.exact
         left.errorbar(
             comparison.lengths,
             comparison.observed,
-            3.5 * comparison.standard_error,
+            LIMIT * comparison.standard_error,
             fmt="o",
             ms=4.5,
             color="black",
-            label=f"observed, {rotary.observations[0].sequences} sequences a length (bars: 3.5 s.e.)",
+            label=f"observed, {told.observations[0].sequences} sequences a length (bars: {LIMIT} s.e.)",
         )
-        offset = rotary.run.spec.offset
-        _length_axis(left, rotary.run, max(comparison.lengths))
-        left.set_ylabel(f"mean attention on the target, K = {offset} back")
+        _length_axis(left, told.run, max(comparison.lengths))
+        left.set_ylim(_SHARE)
+        left.set_ylabel(f"mean attention on offset {-told.prediction.offset}")
         left.set_title("dilution: predicted from the weights, then observed")
-        _accuracy(right, rotary.observations, BLUE, "o", "rotary (RoPE)")
+        _accuracy(right, told.observations, BLUE, "o", "rotary (RoPE)")
         if learned is not None:
             _accuracy(right, learned.evaluation, ORANGE, "s", "learned positions (APE)")
-        _accuracy_axis(right, rotary.run, max(comparison.lengths))
+        _accuracy_axis(right, told.run, max(comparison.lengths))
         left.legend(loc="lower left")
         right.legend(loc="center right", bbox_to_anchor=(1.0, 0.35))
     return figure
@@ -62,20 +65,16 @@ def phenomenon_figure(
         figure, (left, middle, right) = panels(3)
         for one, color, marker in zip(series, (BLUE, ORANGE), ("o", "s"), strict=True):
             lengths = [seen.length for seen in one.runs[0].evaluation]
-            _over_seeds(
-                left, lengths, [[s.accuracy for s in run.evaluation] for run in one.runs], color, marker, one.label
-            )
-            _over_seeds(
-                middle, lengths, [[s.peak for s in run.evaluation] for run in one.runs], color, marker, one.label
-            )
-            offsets = [[s.selected_offset for s in run.evaluation] for run in one.runs]
-            _over_seeds(right, lengths, offsets, color, marker, one.label)
+            for panel, name in ((left, "accuracy"), (middle, "peak"), (right, "selected_offset")):
+                values = [[getattr(seen, name) for seen in run.evaluation] for run in one.runs]
+                _over_seeds(panel, lengths, values, color, marker, one.label)
         middle.plot(axis, np.mean(predicted, axis=0), color=BLUE, label="exact law, RoPE (seed mean)")
         run = series[0].runs[0]
         _accuracy_axis(left, run, max(axis))
         for panel, title in ((middle, "peak height"), (right, "offset of the peak")):
             _length_axis(panel, run, max(axis))
             panel.set_title(title)
+        middle.set_ylim(_SHARE)
         middle.set_ylabel("highest mean attention of any offset")
         right.axhline(-run.spec.offset, color=GREY, ls=":", label=f"target, -K = {-run.spec.offset}")
         right.set_ylabel("offset delta of the peak (tokens)")
@@ -97,16 +96,17 @@ def carrier_figure(
         offset = runs[0].spec.offset
         offsets = -np.arange(len(profiles[0]))
         for seed, profile in enumerate(profiles):
-            left.plot(
-                offsets, profile, color=BLUE, alpha=0.55, lw=1.2, label="carrier, one seed" if seed == 0 else None
-            )
+            label = "carrier, one seed" if seed == 0 else None
+            left.plot(offsets, profile, color=BLUE, alpha=0.55, lw=1.2, label=label)
         left.axvline(-offset, color=GREY, ls=":", label=f"target, -K = {-offset}")
         left.set_xlabel("offset delta (tokens)")
         left.set_ylabel("carrier-only profile phi (nats)")
         left.set_title("what the means select")
         lengths = [seen.length for seen in runs[0].evaluation]
         peaks = [[seen.peak for seen in run.evaluation] for run in runs]
-        _over_seeds(right, lengths, peaks, "black", "o", f"observed peak, at {-offset} (bars: seed s.d.)")
+        places = sorted({seen.selected_offset for run in runs for seen in run.evaluation})
+        label = f"observed peak, at {', '.join(map(str, places))} (bars: seed s.d.)"
+        _over_seeds(right, lengths, peaks, "black", "o", label)
         right.plot(axis, np.mean(exact, axis=0), color=BLUE, label="exact law (seed mean)")
         line = 1 / (fit.alpha + fit.c * (np.asarray(axis) - 1))
         right.plot(
@@ -117,6 +117,7 @@ def carrier_figure(
             label=f"fit 1/({fit.alpha:.2f} + {fit.c:.4f} (L-1)), R2 {fit.r_squared:.3f}",
         )
         _length_axis(right, runs[0], max(axis))
+        right.set_ylim(_SHARE)
         right.set_ylabel("mean attention on the target")
         right.set_title("how it dilutes")
         for panel in (left, right):
@@ -133,15 +134,13 @@ def _length_axis(panel: Axes, run: Run, longest: int) -> None:
     if longest > 100:
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    if panel.get_ylim()[1] <= 1.2:
-        panel.set_ylim(0, 1.04)
 
 
 def _accuracy(panel: Axes, observations: Sequence[Observation], color: str, marker: str, label: str) -> None:
     panel.errorbar(
         [seen.length for seen in observations],
         [seen.accuracy for seen in observations],
-        [3.5 * seen.accuracy_error for seen in observations],
+        [LIMIT * seen.accuracy_error for seen in observations],
         fmt=marker,
         ms=4.5,
         color=color,
@@ -152,7 +151,7 @@ def _accuracy(panel: Axes, observations: Sequence[Observation], color: str, mark
 def _accuracy_axis(panel: Axes, run: Run, longest: int) -> None:
     panel.axhline(1 / run.spec.vocabulary, color=GREY, ls=":", label=f"chance, 1/{run.spec.vocabulary}")
     _length_axis(panel, run, longest)
-    panel.set_ylim(0, 1.04)
+    panel.set_ylim(_SHARE)
     panel.set_ylabel("accuracy (share of sequences)")
     panel.set_title(f"accuracy, K = {run.spec.offset}")
 

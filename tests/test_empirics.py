@@ -1,0 +1,181 @@
+"""The model, the loop and what is observed of them, each by a route of its own."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_spec
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from empirics.encodings import frequencies, rotate
+from empirics.errors import EmpiricsError
+from empirics.head import AttentionHead
+from empirics.observe import observe
+from empirics.spec import LearnedPositions, Rotary, read_spec, run_spec
+from empirics.store import Store
+from empirics.sweep import sweep
+from empirics.tasks import draw_length, draw_tokens, targets
+from empirics.train import train
+
+
+def test_a_spec_is_its_text() -> None:
+    spec = run_spec(encoding=Rotary(base=500.0), offset=3, seed=7)
+    assert read_spec(spec.to_json()) == spec
+    assert spec.id.startswith("rope-k3-d64-seed7-")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ofset": 2}, "ofset: Extra inputs are not permitted, got 2"),
+        ({"offset": 8}, "K = 8 must be below the shortest training length 8"),
+        ({"offset": 7, "evaluation_lengths": (7, 12)}, "must be below the shortest evaluation length 7"),
+        ({"width": 7}, "width 7 is odd"),
+        ({"encoding": {"kind": "rope", "base": 0}}, "base: Input should be greater than 0, got 0"),
+        ({"encoding": {"kind": "rope", "base": math.nan}}, "base: Input should be"),
+        ({"encoding": {"kind": "rotary"}}, "encoding: Input tag 'rotary'"),
+        ({"encoding": {"kind": "ape", "rows": 16}}, "16 position rows do not reach length 48"),
+        ({"train_lengths": (16, 8)}, "give the shorter one first"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_bad_spec_is_one_line(fields: dict, message: str) -> None:
+    with pytest.raises(EmpiricsError, match=message.replace("(", r"\(")) as caught:
+        run_spec(**fields)
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    field=st.sampled_from(["offset", "width", "vocabulary", "steps", "batch", "seed", "learning_rate", "encoding"]),
+)
+def test_whatever_changes_the_weights_changes_the_identifier(field: str) -> None:
+    other = {"learning_rate": 2e-3, "encoding": Rotary(base=1e5), "width": 32}.get(field, 3)
+    assert run_spec(**{field: other}).id != run_spec().id
+
+
+@pytest.mark.parametrize("encoding", [Rotary(), LearnedPositions()])
+def test_weights_and_stream_are_those_of_a_plain_script(encoding: Rotary | LearnedPositions) -> None:
+    """PyTorch's own layers under the global seed draw the same weights, and leave the same stream behind."""
+    spec = run_spec(encoding=encoding, seed=5)
+    generator = torch.Generator().manual_seed(5)
+    model = AttentionHead(spec, generator)
+    torch.manual_seed(5)
+    embedding = nn.Embedding(20, 64)
+    maps = [nn.Linear(64, 64, bias=False) for _ in range(3)] + [nn.Linear(64, 20, bias=False)]
+    assert torch.equal(model.embedding, embedding.weight)
+    for ours, theirs in zip((model.query, model.key, model.value, model.readout), maps, strict=True):
+        assert torch.equal(ours, theirs.weight)
+    if isinstance(encoding, LearnedPositions):
+        assert torch.equal(model.positions, nn.Embedding(49, 64).weight)
+    length = int(torch.randint(8, 17, (1,)))
+    tokens = torch.randint(0, 20, (256, length))
+    assert draw_length(spec, generator) == length
+    assert torch.equal(draw_tokens(spec, 256, length, generator), tokens)
+
+
+def test_untrained_rows_have_the_norm_of_table_6() -> None:
+    """Printed 8.08 without weight decay: only rows drawn after the readout, 49 of them, come out so."""
+    heads = [
+        AttentionHead(run_spec(encoding=LearnedPositions(), seed=seed), torch.Generator().manual_seed(seed))
+        for seed in range(3)
+    ]
+    norms = [head.positions.detach()[16:].norm(dim=1).mean().item() for head in heads]
+    assert f"{np.mean(norms):.2f}" == "8.08"
+
+
+def test_lengths_cover_the_training_range_and_nothing_else() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = {draw_length(run_spec(), generator) for _ in range(500)}
+    assert drawn == set(range(8, 17))
+
+
+@pytest.mark.parametrize("offset", [0, 2, 7])
+def test_the_target_stands_offset_tokens_before_the_last(offset: int) -> None:
+    tokens = torch.arange(20).reshape(2, 10)
+    assert targets(tokens, offset).tolist() == [9 - offset, 19 - offset]
+
+
+def test_the_model_is_what_its_docstring_says() -> None:
+    """The forward pass written out in numpy with rotation matrices, position by position."""
+    spec = run_spec(width=6, vocabulary=5, encoding=Rotary(base=100.0))
+    model = AttentionHead(spec, torch.Generator().manual_seed(1)).double()
+    tokens = torch.tensor([[3, 1, 4, 1, 0, 2, 2, 4]])
+    e, q, k, v, u = (p.detach().numpy() for p in model.parameters())
+
+    def turn(position: int) -> np.ndarray:
+        matrix = np.zeros((6, 6))
+        for i in range(3):
+            a = position * 100.0 ** (-2 * i / 6)
+            matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]
+        return matrix
+
+    x = e[tokens[0].numpy()]
+    query = turn(7) @ q @ x[7]
+    logits = np.array([query @ turn(t) @ k @ x[t] for t in range(8)]) / np.sqrt(6)
+    attention = np.exp(logits) / np.exp(logits).sum()
+    output = model(tokens)
+    assert output.logits[0].detach().numpy() == pytest.approx(logits, abs=1e-12)
+    assert output.attention[0].detach().numpy() == pytest.approx(attention, abs=1e-12)
+    assert output.scores[0].detach().numpy() == pytest.approx(u @ (attention @ (x @ v.T)), abs=1e-12)
+
+
+def test_angles_are_exact_far_out() -> None:
+    """Positions 256 and 257 stay apart, and a float32 vector at 10^6 is turned as a float64 one."""
+    theta = frequencies(64, 10_000.0)
+    vector = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
+    far = torch.tensor([1_000_000])
+    exact = rotate(vector.double(), far, theta)
+    assert (rotate(vector, far, theta).double() - exact).abs().max() < 1e-6
+    assert (rotate(vector, torch.tensor([256]), theta) - rotate(vector, torch.tensor([257]), theta)).abs().max() > 0.1
+
+
+def test_training_again_gives_the_same_bits() -> None:
+    first, second = train(tiny_spec()), train(tiny_spec())
+    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
+    assert first.evaluation == second.evaluation
+    assert not torch.equal(train(tiny_spec(seed=1)).model.query, first.model.query)
+
+
+def test_training_lowers_the_loss_and_reports_its_steps() -> None:
+    seen: list[int] = []
+    run = train(tiny_spec(steps=120), lambda step, loss: seen.append(step))
+    assert seen == [50, 100, 120] == [point.step for point in run.history]
+    assert run.history[-1].loss < math.log(20) < run.history[0].loss + 1
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    with pytest.raises(EmpiricsError, match=r"the loss is (nan|inf) at step \d+ of 50; nothing was stored"):
+        sweep([tiny_spec(learning_rate=1e30, steps=50), tiny_spec()], store)
+    assert [path.name for path in store.paths()] == [tiny_spec().id], "the other run of the sweep is kept"
+
+
+def test_an_observation_is_the_mean_over_sequences_with_its_error() -> None:
+    model = train(tiny_spec()).model
+    (seen,) = observe(model, [30], 500, torch.Generator().manual_seed(3))
+    tokens = torch.randint(0, 20, (500, 30), generator=torch.Generator().manual_seed(3))
+    output = model(tokens)
+    attention = output.attention.detach().numpy().astype(np.float64)[:, ::-1]
+    assert np.array(seen.attention) == pytest.approx(attention.mean(axis=0), abs=1e-9)
+    assert np.array(seen.attention_error) == pytest.approx(attention.std(axis=0, ddof=1) / np.sqrt(500), rel=1e-6)
+    assert sum(seen.attention) == pytest.approx(1, abs=1e-6)
+    assert seen.peak == seen.attention[-seen.selected_offset] == max(seen.attention)
+    assert seen.target_attention == seen.attention[2]
+    assert seen.accuracy == (output.scores.argmax(dim=1) == tokens[:, 27]).double().mean().item()
+
+
+def test_a_length_that_cannot_be_observed_is_refused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rotary = AttentionHead(run_spec(), torch.Generator().manual_seed(0))
+    learned = AttentionHead(run_spec(encoding=LearnedPositions()), torch.Generator().manual_seed(0))
+    with pytest.raises(EmpiricsError, match="length 2 holds no token K = 2 back"):
+        observe(rotary, [2], 10, generator)
+    with pytest.raises(EmpiricsError, match="length 50 is beyond the 49 learned positions"):
+        observe(learned, [50], 10, generator)
