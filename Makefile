@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/carrier demo --runs runs --out demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(TESTS)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(TESTS)

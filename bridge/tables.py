@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 _ALARM = {"deviates", "refuted", "not decided", "damaged"}
@@ -23,11 +24,12 @@ class Table:
 
     def print(self, console: Console) -> None:
         """Draw the table; words that call for attention are red where the terminal has colours."""
-        drawn = RichTable(title=self.title, title_justify="left", title_style="bold", header_style="bold")
+        console.print(self.title, style="bold", highlight=False, markup=False)
+        drawn = RichTable(header_style="bold")
         for index, column in enumerate(self.columns):
             drawn.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
         for row in self.rows:
-            drawn.add_row(*row, style="red" if _ALARM & set(row) else None)
+            drawn.add_row(*(f"[red]{cell}[/red]" if cell in _ALARM else escape(cell) for cell in row))
         console.print(drawn)
         for note in self.notes:
             console.print(f"  {note}", highlight=False, markup=False)

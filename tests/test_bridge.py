@@ -114,7 +114,7 @@ def test_learned_positions_have_no_carrier(learned_run: Run) -> None:
 def test_the_verdict_of_a_comparison() -> None:
     def verdict(error: float, unmet: tuple[str, ...] = ()) -> Verdict:
         observed, errors = np.array([0.5, 0.4]), np.array([0.01, 0.01])
-        return Comparison("law", (8, 16), observed + [0, error], observed, errors, unmet).verdict
+        return Comparison("law", (8, 16), observed + np.array([0, error]), observed, errors, unmet).verdict
 
     assert verdict(0.0349) is Verdict.AGREES and verdict(-0.0349) is Verdict.AGREES
     assert verdict(0.0351) is Verdict.DEVIATES and verdict(-0.0351) is Verdict.DEVIATES

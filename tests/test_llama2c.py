@@ -22,9 +22,9 @@ from bridge.inspect import default_lengths, inspect_head
 from bridge.sources.llama2c import read_llama2c
 from bridge.sources.tokens import (
     Tokenizer,
-    documentation_topics,
-    documentation_weights,
     read_tokenizer,
+    story,
+    token_weights,
     uniform,
     unigram,
     unigram_weights,
@@ -324,14 +324,14 @@ def test_the_real_tokenizer(models: Path, text: str) -> None:
 
 def test_counts_are_those_of_the_text_without_a_beginning_token(models: Path) -> None:
     tokenizer = read_tokenizer(models / "tok512.bin")
-    text = documentation_topics()
+    text = story()
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text
-    given = documentation_weights(tokenizer)
+    given = token_weights(512, models / "tok512.bin")
     assert np.array_equal(np.rint(given.weights * len(tokens)), np.bincount(tokens, minlength=512))
     assert given.weights.sum() == pytest.approx(1, abs=1e-12)
     assert given.weights[:3].tolist() == [0, 0, 0]
-    assert "unigram token weights of the help topics of Python" in given.provenance
+    assert "unigram token weights of five short stories" in given.provenance
 
 
 def test_an_empty_text_has_no_weights(small_tokenizer: Tokenizer) -> None:
@@ -428,3 +428,22 @@ def test_lengths_of_a_report(tmp_path: Path) -> None:
     assert offset < 0
     with pytest.raises(BridgeError, match=f"head 0.5 selects offset {offset}, which no length of .1. holds"):
         inspect_head(synthetic_head(tmp_path), 0, 5, [1], 16)
+
+
+def test_weights_are_uniform_without_a_tokenizer_and_refused_where_they_do_not_fit(
+    models: Path, tmp_path: Path
+) -> None:
+    assert token_weights(512).weights == pytest.approx(np.full(512, 1 / 512))
+    assert "uniform token weights: a poor stand-in" in token_weights(512).provenance
+    (tmp_path / "text").write_text("Tim ran.")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    tokenizer = models / "tok512.bin"
+    assert token_weights(512, tokenizer, tmp_path / "text").weights.max() > 0.1
+    for vocabulary, reader, text, message in [
+        (512, None, tmp_path / "text", "--text needs --tokenizer"),
+        (105, tokenizer, None, "has 512 tokens, the checkpoint 105"),
+        (512, tokenizer, tmp_path / "absent", "cannot read the text .*absent: No such file"),
+        (512, tokenizer, tmp_path / "binary", "cannot read the text .*binary: it is not UTF-8"),
+    ]:
+        with pytest.raises(BridgeError, match=message):
+            token_weights(vocabulary, reader, text)

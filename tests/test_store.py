@@ -122,5 +122,5 @@ def test_a_run_that_is_there_stays(tiny_store: Store) -> None:
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EmpiricsError, match="cannot write to .*file/runs: Not a directory; choose another folder"):
+    with pytest.raises(EmpiricsError, match=r"cannot write to .*file/runs: Not a directory; choose another folder"):
         Store.open(tmp_path / "file" / "runs")

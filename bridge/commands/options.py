@@ -15,6 +15,6 @@ PresetName = Annotated[str, typer.Option("--preset", help="paper, or smoke (seco
 Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that train at once, a thread each.")]
 Lengths = Annotated[str | None, typer.Option("--lengths", help="Context lengths in tokens, such as 16,64,256.")]
 TokenizerFile = Annotated[Path | None, typer.Option("--tokenizer", help="llama2.c tokenizer of the checkpoint.")]
-TextFile = Annotated[Path | None, typer.Option("--text", help="Text whose tokens are counted; default Python's help.")]
+TextFile = Annotated[Path | None, typer.Option("--text", help="Text whose tokens are counted; default: short stories.")]
 Sha256 = Annotated[str | None, typer.Option("--sha256", help="Refuse a checkpoint with another checksum.")]
 Layer = Annotated[int, typer.Option("--layer", help="Layer; only 0 follows from weights alone.")]

@@ -13,6 +13,7 @@ from bridge.commands.terminal import finish, integers, needs_training_extra, pro
 from bridge.errors import BridgeError
 from bridge.output import output_folder, save_results
 from bridge.views import carrier_notes
+from empirics.spec import run_spec
 
 
 def train(
@@ -30,12 +31,6 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train one head at settings of your own; a run that is there already is shown, not trained again."""
-    with needs_training_extra():
-        from bridge.run_views import evaluation_table, run_document
-        from empirics.spec import run_spec
-        from empirics.store import Store
-        from empirics.sweep import missing, sweep
-
     if encoding == "ape" and base is not None:
         raise BridgeError(f"--base {base:g} was given with learned positions, which have no rotary base: drop one")
     spec = run_spec(
@@ -49,6 +44,11 @@ def train(
         learning_rate=learning_rate,
         seed=seed,
     )
+    with needs_training_extra():
+        from bridge.run_views import evaluation_table, run_document
+        from empirics.store import Store
+        from empirics.sweep import missing, sweep
+
     store = Store.open(runs)
     with progress(sum(one.steps for one in missing([spec], store)), "training") as advance:
         sweep([spec], store, 1, advance)
@@ -68,7 +68,7 @@ def reproduce(
     """Train what tables and figures of the paper need and put its numbers beside ours."""
     with needs_training_extra():
         from bridge import paper
-        from bridge.paper.target import preset_of, table
+        from bridge.paper.target import grid, preset_of
         from bridge.reproduce import reproduce as reproduce_targets
         from bridge.reproduce import reproduce_document, steps_to_train
         from empirics.store import Store
@@ -81,7 +81,7 @@ def reproduce(
     show(
         as_json,
         lambda: reproduce_document(results, store, perf_counter() - started),
-        tuple(table(one.target, one.cells) for one in results),
+        tuple(grid(one.target, one.cells) for one in results),
         tuple(f"written: {file}" for one in results for file in one.files),
     )
     finish(all(one.as_recorded for one in results))
@@ -98,7 +98,7 @@ def demo(
         from bridge import paper
         from bridge.account import account
         from bridge.figures.runs import account_figure
-        from bridge.paper.target import Preset, learned, preset_of, shrink, table
+        from bridge.paper.target import Preset, grid, learned, preset_of, shrink
         from bridge.reproduce import reproduce as reproduce_targets
         from bridge.run_views import account_table, accuracy_table
         from empirics.store import Store
@@ -112,7 +112,7 @@ def demo(
     with progress(sum(spec.steps for spec in todo), "training") as advance:
         sweep(specs, store, 2, advance)
     (printed,) = reproduce_targets((target,), size, store, folder)
-    show(False, dict, (table(target, printed.cells),))
+    show(False, dict, (grid(target, printed.cells),))
     say(f"observing the rotary head on {sequences} fresh sequences a length; about a minute")
     told, pinned = account(store.load(rotary_spec), sequences=sequences), store.load(learned_spec)
     shown, accuracies = account_table(told), accuracy_table(told.run, pinned)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import matplotlib
 from matplotlib.figure import Figure
 
-from bridge.figures.style import STYLE, draw_laws
+from bridge.figures.style import STYLE, draw_laws, legend_below
 from bridge.prediction import Prediction
 
 
@@ -22,13 +22,12 @@ def prediction_figure(predictions: Sequence[tuple[str, Prediction]], trained_len
             panel.remove()
         for panel, (name, prediction) in zip(panels.flat, predictions, strict=False):
             draw_laws(panel, prediction, bound=False)
-            panel.axvspan(1, trained_length, color="0.94", zorder=0)
+            panel.axvspan(2, trained_length, color="0.94", zorder=0)
             panel.set_xscale("log", base=2)
-            panel.set_xlim(min(prediction.lengths), max(prediction.lengths))
+            panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.set_ylim(0, 1)
             panel.set_title(f"{name}, offset {-prediction.offset}", fontsize=9.5)
         figure.supxlabel(f"context length L (tokens; shaded: trained length {trained_length})", fontsize=9.5)
         figure.supylabel("predicted mean attention", fontsize=9.5)
-        handles, labels = panels.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3)
+        legend_below(figure, panels.flat[0])
     return figure

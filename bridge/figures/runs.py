@@ -11,9 +11,9 @@ from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bridge.account import Account
+from bridge.account import Account, prediction_of
 from bridge.compare import LIMIT
-from bridge.figures.style import BLUE, GREY, ORANGE, STYLE, draw_laws, panels
+from bridge.figures.style import BLUE, GREY, ORANGE, STYLE, draw_laws, legend_below, panels
 from empirics.observe import Observation
 from empirics.train import Run
 from theory.dilution import InverseLinearFit
@@ -33,7 +33,7 @@ def account_figure(told: Account, learned: Run | None = None) -> Figure:
     """Attention on the target against length, laws and observations; beside it the accuracy."""
     with matplotlib.rc_context(STYLE):
         figure, (left, right) = panels(2)
-        draw_laws(left, told.prediction)
+        draw_laws(left, prediction_of(told.run, _dense(told), told.prediction.offset))
         comparison = told.exact
         left.errorbar(
             comparison.lengths,
@@ -52,8 +52,7 @@ def account_figure(told: Account, learned: Run | None = None) -> Figure:
         if learned is not None:
             _accuracy(right, learned.evaluation, ORANGE, "s", "learned positions (APE)")
         _accuracy_axis(right, told.run, max(comparison.lengths))
-        left.legend(loc="lower left")
-        right.legend(loc="center right", bbox_to_anchor=(1.0, 0.35))
+        legend_below(figure, left, right)
     return figure
 
 
@@ -78,8 +77,7 @@ def phenomenon_figure(
         middle.set_ylabel("highest mean attention of any offset")
         right.axhline(-run.spec.offset, color=GREY, ls=":", label=f"target, -K = {-run.spec.offset}")
         right.set_ylabel("offset delta of the peak (tokens)")
-        for panel in (left, middle, right):
-            panel.legend(loc="best")
+        legend_below(figure, left, middle, right)
     return figure
 
 
@@ -120,9 +118,15 @@ def carrier_figure(
         right.set_ylim(_SHARE)
         right.set_ylabel("mean attention on the target")
         right.set_title("how it dilutes")
-        for panel in (left, right):
-            panel.legend(loc="lower left" if panel is right else "best")
+        legend_below(figure, left, right)
     return figure
+
+
+def _dense(told: Account) -> list[int]:
+    """Enough lengths that the steps of a law are seen, from the first trained one on."""
+    ends = told.run.spec.train_lengths[0], max(told.prediction.lengths)
+    spaced = np.geomspace(*ends, 160).round().astype(int)
+    return [int(length) for length in np.unique(spaced) if length > told.prediction.offset]
 
 
 def _length_axis(panel: Axes, run: Run, longest: int) -> None:

@@ -38,7 +38,7 @@ def save_figure(figure: Figure, png: Path, svg: Path) -> None:
 
 def panels(count: int) -> tuple[Figure, tuple[Axes, ...]]:
     """A figure of so many panels side by side."""
-    figure = Figure(figsize=(4.7 * count + 0.4, 4.0), layout="constrained")
+    figure = Figure(figsize=(4.7 * count + 0.4, 4.4), layout="constrained")
     return figure, tuple(figure.subplots(1, count))
 
 
@@ -51,3 +51,11 @@ def draw_laws(panel: Axes, prediction: Prediction, bound: bool = True) -> None:
     if bound:
         panel.plot(lengths, prediction.bound[order], color=GREEN, ls="-.", label="margin bound")
     panel.plot(lengths, 1 / lengths, color=GREY, ls=":", label="uniform attention, 1/L")
+
+
+def legend_below(figure: Figure, *axes: Axes) -> None:
+    """One legend under the panels, each entry once, so that it hides nothing."""
+    entries = {}
+    for panel in axes:
+        entries |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)

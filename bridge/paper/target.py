@@ -12,13 +12,18 @@ from enum import StrEnum
 
 from matplotlib.figure import Figure
 
-from bridge.compare import Measured, Verdict, against_printed, same_digits
+from bridge.compare import LIMIT, Measured, Verdict, against_printed, same_digits
 from bridge.errors import BridgeError
 from bridge.tables import Table, number
 from empirics.spec import LearnedPositions, Rotary, RunSpec, run_spec
 from empirics.train import Run
 
 CellKey = tuple[str, str]
+
+_LEGEND = (
+    "spread: standard deviation over seeds; - where there is one seed",
+    f"digits: ours rounds to the printed number; agrees: within half a unit of its last digit and {LIMIT} s.e. of ours",
+)
 
 
 class Preset(StrEnum):
@@ -52,6 +57,16 @@ class Cell:
     measured: Measured
     verdict: Verdict
     reason: str
+
+    @property
+    def digits(self) -> bool:
+        """Whether ours rounds to the printed digits."""
+        return same_digits(self.measured.value, self.printed.value, self.printed.decimals)
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word, "digits" where it agrees to the last printed one."""
+        return "digits" if self.verdict is Verdict.AGREES and self.digits else self.verdict.value
 
     @property
     def as_recorded(self) -> bool:
@@ -107,23 +122,32 @@ def learned(offset: int, seeds: int) -> tuple[RunSpec, ...]:
 
 
 def table(target: Target, cells: tuple[Cell, ...]) -> Table:
-    """The cells of a target as a table."""
+    """The cells of a target one below the other, as they are stored."""
     columns = ("row", "column", "printed", "ours", "spread", "same digits", "verdict")
     rows = tuple(
-        (
-            cell.printed.row,
-            cell.printed.column,
-            number(cell.printed.value, cell.printed.decimals),
-            number(cell.measured.value, cell.printed.decimals + 2),
-            number(cell.measured.spread, cell.printed.decimals + 2),
-            "yes" if same_digits(cell.measured.value, cell.printed.value, cell.printed.decimals) else "no",
-            cell.verdict.value,
-        )
-        for cell in cells
+        (*cell.printed.key, *_words(cell), "yes" if cell.digits else "no", cell.verdict.value) for cell in cells
     )
+    return Table(f"{target.id}: {target.title}", columns, rows)
+
+
+def grid(target: Target, cells: tuple[Cell, ...]) -> Table:
+    """The cells of a target as the paper lays them out: printed, ours, spread and verdict of each row."""
+    at = {cell.printed.key: cell for cell in cells}
+    columns, names = (tuple(dict.fromkeys(key[axis] for key in at)) for axis in (1, 0))
+    rows = []
+    for name in names:
+        found = [at.get((name, column)) for column in columns]
+        lines = zip(*((*_words(cell), cell.word) if cell else ("",) * 4 for cell in found), strict=True)
+        for label, line in zip(("printed", "ours", "spread", "verdict"), lines, strict=True):
+            rows.append((name if label == "printed" else "", label, *line))
     reasons = tuple(dict.fromkeys(f"{cell.printed.row}: {cell.reason}" for cell in cells if cell.reason))
-    spread = "spread: standard deviation over seeds; - where there is one seed"
-    return Table(f"{target.id}: {target.title}", columns, rows, (spread, *reasons))
+    return Table(f"{target.id}: {target.title}", ("", "", *columns), tuple(rows), (*_LEGEND, *reasons))
+
+
+def _words(cell: Cell) -> tuple[str, str, str]:
+    decimals = cell.printed.decimals
+    printed, ours = number(cell.printed.value, decimals), number(cell.measured.value, decimals + 2)
+    return printed, ours, number(cell.measured.spread, decimals + 2)
 
 
 def _cell(printed: Printed, measured: Measured, preset: Preset) -> Cell:

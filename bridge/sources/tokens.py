@@ -14,12 +14,11 @@ Source: karpathy/llama2.c, tokenizer.py (export) and run.c (encode, decode).
 from __future__ import annotations
 
 import hashlib
-import platform
-import pydoc_data.topics
 import re
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -123,7 +122,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def token_weights(vocabulary: int, tokenizer: Path | None = None, text: Path | None = None) -> TokenWeights:
-    """Weights for a vocabulary: of a text (Python's help topics) by a tokenizer, uniform without one.
+    """Weights for a vocabulary: of a text (`story`) by a tokenizer, uniform without one.
 
     Raises BridgeError where a text comes without a tokenizer, the tokenizer belongs to another
     vocabulary, or the text cannot be read.
@@ -138,7 +137,7 @@ def token_weights(vocabulary: int, tokenizer: Path | None = None, text: Path | N
             f"{tokenizer} has {len(reader.pieces)} tokens, the checkpoint {vocabulary}: give the tokenizer of the model"
         )
     if text is None:
-        return documentation_weights(reader)
+        return unigram(reader, story(), "five short stories that come with carrier")
     try:
         return unigram(reader, text.read_text(encoding="utf-8"), text.name)
     except (OSError, UnicodeDecodeError) as error:
@@ -171,16 +170,11 @@ def unigram_weights(tokenizer: Tokenizer, text: str) -> Float64[np.ndarray, "tok
     return counts / counts.sum()
 
 
-def documentation_topics() -> str:
-    """Some 460 000 characters of English that come with every Python: the topics of its help."""
-    return "".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+def story() -> str:
+    """Five short stories for children, written for this package.
 
-
-def documentation_weights(tokenizer: Tokenizer) -> TokenWeights:
-    """Unigram weights of `documentation_topics`, which differ a little between Python versions.
-
-    Text of the model's own kind is better: a token that the model never saw in training, such
-    as a brace to a model of stories, can draw all attention at large offsets.
+    The public llama2.c models are trained on such. Text of another kind misleads: a token that
+    a model never saw in training, such as a brace to a model of stories, has a key of any size
+    and can draw all attention at large offsets.
     """
-    source = f"the help topics of Python {platform.python_version()}, maybe unlike the model's own text,"
-    return unigram(tokenizer, documentation_topics(), source)
+    return (files("bridge.sources") / "story.txt").read_text(encoding="utf-8")

@@ -1,0 +1,223 @@
+"""The command as a person runs it: a process of its own, no terminal, exit codes, JSON parsed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import run_carrier, tiny_spec, without_training_extra
+
+from empirics.spec import LearnedPositions
+from empirics.store import Store
+from theory.statements import STATEMENTS
+
+
+def document(done: subprocess.CompletedProcess[str], code: int = 0) -> dict:
+    """The one JSON document on stdout."""
+    assert (done.returncode, done.stderr) == (code, ""), done.stderr
+    return json.loads(done.stdout)
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line on stderr of a refused command."""
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == "" and done.stderr.count("\n") == 1 and done.stderr.startswith("carrier: "), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("torch", [True, False])
+def test_verify_lists_every_statement_with_both_wordings(torch: bool, tmp_path: Path) -> None:
+    told = document(run_carrier("verify", "--json", env=None if torch else without_training_extra(tmp_path)))
+    verdicts = {(entry["id"], entry["wording"]): entry["verdict"] for entry in told["statements"]}
+    assert verdicts == {
+        ("lemma-1", "printed"): "proved",
+        ("lemma-1", "amended"): "proved",
+        ("lemma-2", "printed"): "proved",
+        ("lemma-2", "amended"): "proved given a cited theorem",
+        ("corollary-2", "printed"): "refuted",
+        ("corollary-2", "amended"): "proved",
+    }
+    assert {name for name, _ in verdicts} == {statement.id for statement in STATEMENTS}
+    for entry in told["statements"]:
+        assert {"label", "method", "seconds", "counterexample"} <= entry.keys()
+        assert all(example["breaks"] for example in entry["counterexample"])
+        assert bool(entry["counterexample"]) == (entry["wording"] == "amended" or entry["verdict"] == "refuted")
+    assert told["seconds"] < 10
+
+
+def test_verify_tells_the_story_of_one_statement() -> None:
+    done = run_carrier("verify", "corollary-2")
+    assert done.returncode == 0
+    for part in ("Corollary 2, decay law: proof", "what breaks without an assumption", "printed (refuted)", "sympy"):
+        assert part in done.stdout
+
+
+def test_inspect_and_predict_a_checkpoint_without_torch(models: Path, tmp_path: Path) -> None:
+    checkpoint, tokenizer = str(models / "stories260K.bin"), str(models / "tok512.bin")
+    env = without_training_extra(tmp_path)
+    told = document(run_carrier("inspect", checkpoint, "--tokenizer", tokenizer, "--head", "4", "--json", env=env))
+    assert told["model"].keys() >= {"format", "family", "sha256", "assumptions"}
+    assert told["model"]["sha256"].startswith("b0a507e7ad0f6266")
+    (head,) = told["heads"]
+    keys = "layer head query_fraction key_fraction offset share sink_share margin class flags"
+    assert head.keys() >= set(keys.split())
+    assert (head["layer"], head["head"], head["offset"]) == (0, 4, -1)
+    options = ("--tokenizer", tokenizer, "--head", "4", "--lengths", "64,512", "--out", str(tmp_path / "out"), "--json")
+    predicted = document(run_carrier("predict", checkpoint, *options, env=env))
+    assert predicted.keys() >= {"layer", "head", "offset", "lengths", "laws", "standard_error", "observed", "flags"}
+    assert predicted["laws"].keys() >= {"exact", "mean_profile", "constant"}
+    assert (predicted["offset"], predicted["observed"]) == (-1, None)
+    assert predicted["laws"]["exact"][1] == pytest.approx(head["share"], rel=1e-3)
+    assert any("rotary base 10000 is the format's default" in line for line in predicted["assumptions"])
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".png", ".svg"}
+    given = document(run_carrier("predict", checkpoint, *options[:4], "--offset", "-3", "--lengths", "4,9", "--json"))
+    assert (given["offset"], given["lengths"]) == (-3, [4, 9])
+
+
+def test_a_run_is_trained_shown_predicted_and_observed(tmp_path: Path) -> None:
+    runs = str(tmp_path / "runs")
+    options = ("--steps", "30", "--batch", "16", "--offset", "3", "--width", "8", "--base", "500", "--seed", "4")
+    told = document(run_carrier("train", *options, "--runs", runs, "--json"))
+    assert told["spec"]["encoding"] == {"kind": "rope", "base": 500.0} and told["spec"]["offset"] == 3
+    assert all(seen["selected_offset"] <= 0 for seen in told["evaluation"])
+    assert document(run_carrier("train", *options, "--runs", runs, "--json")) == told, "not trained again"
+    assert document(run_carrier("runs", "show", told["path"], "--json")) == told
+    listed = document(run_carrier("runs", "list", "--runs", runs, "--json"))
+    assert listed == {"runs": [{"id": told["id"], "whole": True, "state": "whole"}]}
+
+    lengths = ("--lengths", "8,20,40")
+    predicted = document(run_carrier("predict", told["path"], *lengths, "--json"))
+    assert (predicted["offset"], predicted["observed"], predicted["verdicts"]) == (-3, None, None)
+    seen = document(run_carrier("predict", told["path"], *lengths, "--observe", "4000", "--json"))
+    assert seen["laws"] == predicted["laws"]
+    assert len(seen["observed"]) == len(seen["standard_error"]) == len(seen["observed_offset"]) == 3
+    assert seen["verdicts"] == {"exact": "agrees", "mean_profile": "out of regime"}
+    other = document(run_carrier("predict", told["path"], *lengths, "--offset", "1", "--observe", "4000", "--json"))
+    assert (other["offset"], other["verdicts"]["exact"]) == (-1, "agrees")
+    assert other["observed"] != seen["observed"]
+
+
+def test_reproduce_walks_through_every_target_and_trains_no_run_twice(tmp_path: Path) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    options = ("all", "--preset", "smoke", "--runs", str(runs), "--out", str(out), "--json")
+    told = document(run_carrier("reproduce", *options))
+    assert [one["id"] for one in told["targets"]] == ["table-1", "table-2", "table-7", "figure-1", "figure-3"]
+    cells = [cell for one in told["targets"] for cell in one["cells"]]
+    assert all(cell.keys() >= {"row", "column", "printed", "ours", "spread", "verdict", "reason"} for cell in cells)
+    assert {cell["verdict"] for cell in cells} == {"out of regime"}
+    assert {cell["reason"] for cell in cells} == {"the smoke preset is not the paper's setting"}
+    assert len(told["runs"]) == 26 == len(Store(runs).paths())
+    assert {run.keys() >= {"id", "seed", "path"} for run in told["runs"]} == {True}
+    for name in ("table-1.csv", "table-2.csv", "figure-1.png", "figure-1.svg", "figure-3.png"):
+        assert (out / name).stat().st_size > 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    stamps = [(path / "run.json").stat().st_mtime_ns for path in Store(runs).paths()]
+    document(run_carrier("reproduce", *options))
+    assert [(path / "run.json").stat().st_mtime_ns for path in Store(runs).paths()] == stamps
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before, "same runs, same bytes"
+
+
+def test_the_demo_at_smoke_size(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done = run_carrier(
+        "demo", "--preset", "smoke", "--sequences", "200", "--runs", str(tmp_path / "runs"), "--out", str(out)
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "no bar where stderr is no terminal"
+    for part in ("exact law", "mean-profile law", "learned positions", f"written: {out / 'dilution.png'}"):
+        assert part in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("reproduce", "table-99"), "unknown target 'table-99': give table-1, table-2"),
+        (("reproduce", "table-1", "--preset", "huge"), "unknown preset 'huge': give smoke or paper"),
+        (("verify", "lemma-9"), "there is no statement 'lemma-9': give one of lemma-1"),
+        (("train", "--offset", "8"), "offset K = 8 must be below the shortest training length 8"),
+        (("train", "--width", "63"), "width 63 is odd"),
+        (("train", "--base", "0"), "base: Input should be greater than 0"),
+        (("train", "--base", "-10"), "base: Input should be greater than 0"),
+        (("train", "--base", "nan"), "base: Input should be"),
+        (("train", "--encoding", "ape", "--base", "100"), "learned positions, which have no rotary base"),
+        (("train", "--encoding", "rotary"), "Input tag 'rotary'"),
+        (("train", "--train-lengths", "8"), "train_lengths"),
+        (("train", "--steps", "many"), "Invalid value for '--steps'"),
+        (("predict", "absent"), "absent: no such file"),
+        (("predict", "absent", "--lengths", "8,x"), "--lengths needs whole numbers above 0"),
+        (("inspect", "absent"), "absent: no such file"),
+        (("runs", "show", "absent"), "no run at absent"),
+        (("runs", "list", "--runs", "absent"), "no folder of runs at absent"),
+        (("bogus",), "No such command 'bogus'"),
+        (("train", "--bogus"), "No such option"),
+        ((), "Missing command"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    assert message in one_line(run_carrier(*arguments, cwd=tmp_path))
+    assert not any((tmp_path / name).exists() and any((tmp_path / name).iterdir()) for name in ("runs", "out"))
+
+
+@pytest.mark.parametrize("command", [("reproduce", "table-7", "--preset", "smoke"), ("demo", "--preset", "smoke")])
+@pytest.mark.parametrize("option", ["--out", "--runs"])
+def test_a_folder_that_cannot_be_written_is_refused_before_training(
+    command: tuple[str, ...], option: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    folders = {"--out": str(tmp_path / "out"), "--runs": str(tmp_path / "runs")}
+    folders[option] = str(tmp_path / "file" / "folder")
+    done = run_carrier(*command, *(part for pair in folders.items() for part in pair))
+    assert "cannot write to" in one_line(done)
+    assert (tmp_path / "file").read_text() == "kept"
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_damaged_runs_are_named_by_every_command_that_meets_them(tiny_store: Store, tmp_path: Path) -> None:
+    store = Store(Path(shutil.copytree(tiny_store.root, tmp_path / "runs")))
+    run, other = store.path(tiny_spec()), store.path(tiny_spec(encoding=LearnedPositions()))
+    weights = run / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    for command in (("predict", str(run)), ("runs", "show", str(run))):
+        assert "weights.safetensors was altered or cut" in one_line(run_carrier(*command))
+    done = run_carrier("runs", "verify", "--runs", str(store.root), "--json")
+    states = {entry["id"]: entry["whole"] for entry in document(done, code=1)["runs"]}
+    assert states == {run.name: False, other.name: True}
+    moved = other.rename(run.parent / "elsewhere")
+    assert "holds the run of another spec" in one_line(run_carrier("predict", str(moved)))
+
+
+def test_learned_positions_are_no_head_to_predict(tiny_store: Store) -> None:
+    path = str(tiny_store.path(tiny_spec(encoding=LearnedPositions())))
+    assert "has learned positions" in one_line(run_carrier("predict", path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--layer", "3"), "layer 3 needs activations"),
+        (("--layer", "5"), "layer 5 does not exist"),
+        (("--head", "8"), "head 8 does not exist"),
+        (("--sha256", "00ff"), "was altered or is another file"),
+        (("--text", "story"), "--text needs --tokenizer"),
+    ],
+)
+def test_a_checkpoint_that_is_asked_for_too_much(options: tuple[str, ...], message: str, models: Path) -> None:
+    assert message in one_line(run_carrier("inspect", str(models / "stories260K.bin"), *options))
+
+
+@pytest.mark.parametrize("command", ["inspect", "predict"])
+@pytest.mark.parametrize("damage", ["truncated", "pointer", "tables"])
+def test_a_damaged_checkpoint(command: str, damage: str, models: Path, tmp_path: Path) -> None:
+    raw = bytearray((models / "stories260K.bin").read_bytes())
+    if damage == "tables":
+        raw[-4:] = b"\x00\x00\x80\x3f"
+    elif damage == "pointer":
+        raw = bytearray(b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 1056540\n")
+    else:
+        del raw[-1]
+    (tmp_path / "model.bin").write_bytes(raw)
+    message = {"truncated": "truncated", "pointer": "git-LFS pointer", "tables": "altered"}[damage]
+    assert message in one_line(run_carrier(command, str(tmp_path / "model.bin")))
