@@ -3,12 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS ?= runs
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-slow lint bench clean
 
 demo: $(READY)
-	$(BIN)/carrier demo --runs runs --out demo
+	$(BIN)/carrier demo --runs $(RUNS) --out demo $(DEMO)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(TESTS)

@@ -1,1 +1,1 @@
-"""Holds what the theory predicts of a head against what the head does: the only package that sees both."""
+"""Trained carriers, ours or those of a checkpoint, fed into the theory: predicted against observed."""

@@ -1,0 +1,1 @@
+"""The side that trains and observes. It knows no theorem."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import matplotlib
 from matplotlib.figure import Figure
 
-from bridge.figures.style import STYLE, draw_laws, legend_below
+from bridge.figures.style import GREY, STYLE, add_legend, draw_laws
 from bridge.prediction import Prediction
 
 
@@ -22,12 +22,12 @@ def prediction_figure(predictions: Sequence[tuple[str, Prediction]], trained_len
             panel.remove()
         for panel, (name, prediction) in zip(panels.flat, predictions, strict=False):
             draw_laws(panel, prediction, bound=False)
-            panel.axvspan(2, trained_length, color="0.94", zorder=0)
+            panel.axvline(trained_length, color=GREY, lw=0.8, label=f"trained length, {trained_length}")
             panel.set_xscale("log", base=2)
             panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.set_ylim(0, 1)
             panel.set_title(f"{name}, offset {-prediction.offset}", fontsize=9.5)
-        figure.supxlabel(f"context length L (tokens; shaded: trained length {trained_length})", fontsize=9.5)
+        figure.supxlabel("context length L (tokens)", fontsize=9.5)
         figure.supylabel("predicted mean attention", fontsize=9.5)
-        legend_below(figure, panels.flat[0])
+        add_legend(figure, panels.flat[0], place="outside upper center")
     return figure

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bridge.account import Account, prediction_of
 from bridge.compare import LIMIT
-from bridge.figures.style import BLUE, GREY, ORANGE, STYLE, draw_laws, legend_below, panels
+from bridge.figures.style import BLUE, GREY, ORANGE, STYLE, add_legend, draw_laws, panels
 from empirics.observe import Observation
 from empirics.train import Run
 from theory.dilution import InverseLinearFit
@@ -52,7 +52,7 @@ def account_figure(told: Account, learned: Run | None = None) -> Figure:
         if learned is not None:
             _accuracy(right, learned.evaluation, ORANGE, "s", "learned positions (APE)")
         _accuracy_axis(right, told.run, max(comparison.lengths))
-        legend_below(figure, left, right)
+        add_legend(figure, left, right)
     return figure
 
 
@@ -77,7 +77,7 @@ def phenomenon_figure(
         middle.set_ylabel("highest mean attention of any offset")
         right.axhline(-run.spec.offset, color=GREY, ls=":", label=f"target, -K = {-run.spec.offset}")
         right.set_ylabel("offset delta of the peak (tokens)")
-        legend_below(figure, left, middle, right)
+        add_legend(figure, left, middle, right)
     return figure
 
 
@@ -118,7 +118,7 @@ def carrier_figure(
         right.set_ylim(_SHARE)
         right.set_ylabel("mean attention on the target")
         right.set_title("how it dilutes")
-        legend_below(figure, left, right)
+        add_legend(figure, left, right)
     return figure
 
 

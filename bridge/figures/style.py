@@ -53,9 +53,9 @@ def draw_laws(panel: Axes, prediction: Prediction, bound: bool = True) -> None:
     panel.plot(lengths, 1 / lengths, color=GREY, ls=":", label="uniform attention, 1/L")
 
 
-def legend_below(figure: Figure, *axes: Axes) -> None:
-    """One legend under the panels, each entry once, so that it hides nothing."""
-    entries = {}
+def add_legend(figure: Figure, *axes: Axes, place: Any = "outside lower center") -> None:
+    """One legend outside the panels, each entry once, so that it hides nothing."""
+    entries: dict[str, Any] = {}
     for panel in axes:
         entries |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=3)
+    figure.legend(list(entries.values()), list(entries), loc=place, ncols=3)

@@ -1,0 +1,1 @@
+"""Speed as ratios within one run: machines differ and are shared, ratios hardly do."""

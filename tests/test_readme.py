@@ -1,0 +1,115 @@
+"""The README's commands and its Python block run as they stand, in its order, in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Lines of the shell blocks without their comments."""
+    lines = [line.split("  #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_the_two_commands_are_targets_that_make_the_environment() -> None:
+    first = commands()[:2]
+    assert first == ["make demo", "make test"]
+    for command in first:
+        plan = subprocess.run([*command.split(), "-n", "VENV=absent"], cwd=ROOT, capture_output=True, text=True)
+        assert plan.returncode == 0, plan.stderr
+        assert "-m venv absent" in plan.stdout and "--constraint constraints.txt" in plan.stdout
+
+
+def test_make_demo_and_make_test_run(tmp_path: Path) -> None:
+    """In the environment that is there: a smoke demo by the same recipe, and one test file."""
+    environment = environment_of_this_python(tmp_path)
+    made = subprocess.run(
+        ["make", "demo", f"VENV={tmp_path / 'venv'}", f"DEMO=--preset smoke --sequences 100 --out {tmp_path / 'demo'}"],
+        cwd=ROOT,
+        env=environment | {"RUNS": str(tmp_path / "runs")},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "demo" / "dilution.png").is_file() and f"written: {tmp_path / 'demo'}" in made.stdout
+    tested = subprocess.run(
+        ["make", "test", f"VENV={tmp_path / 'venv'}", "TESTS=tests/test_incommensurability.py"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert tested.returncode == 0 and " passed" in tested.stdout, tested.stdout
+
+
+def test_every_carrier_command_runs(models: Path, tmp_path: Path) -> None:
+    for name in ("stories260K.bin", "tok512.bin"):
+        shutil.copy(models / name, tmp_path)
+    environment = environment_of_this_python(tmp_path)
+    ours = [line for line in commands() if line.startswith("carrier ")]
+    assert len(ours) >= 10
+    for line in ours:
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        assert done.stdout, line
+    assert (tmp_path / "out" / "prediction.png").is_file()
+
+
+def test_the_python_block_says_what_it_prints() -> None:
+    (block,) = blocks("python")
+    done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    curve, facts = done.stdout.strip().splitlines()
+    values = [float(value) for value in curve.strip("[]").split()]
+    assert facts == "8 None" and values == sorted(values, reverse=True) and values[0] < 1
+
+
+def test_every_statement_and_target_is_named_and_links_exist() -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / link).exists(), link
+    used = {shlex.split(line)[1] for line in commands() if line.startswith("carrier ")}
+    assert used == {"verify", "reproduce", "train", "runs", "predict", "inspect"}
+
+
+def environment_of_this_python(folder: Path) -> dict[str, str]:
+    """A folder that looks like the made environment, with `carrier` and `python` of this one."""
+    binaries = folder / "venv" / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    program = "from bridge.cli import main; main()"
+    (binaries / "carrier").write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{program}' \"$@\"\n")
+    for path in binaries.iterdir():
+        path.chmod(0o755)
+    (folder / "venv" / ".ready").touch()
+    return dict(os.environ) | {
+        "PATH": os.pathsep.join([str(binaries), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.mark.slow
+def test_make_demo_from_nothing(tmp_path: Path) -> None:
+    """A clone in another folder with an environment of its own: the first command of the README, whole."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    done = subprocess.run(["make", "demo"], cwd=clone, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (clone / "demo" / "dilution.png").is_file()
+    for digits in ("0.8303", "0.8297", "0.8292", "0.8171", "0.7597", "0.7433", "0.6897"):
+        assert digits in done.stdout
