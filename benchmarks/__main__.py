@@ -14,7 +14,7 @@ import numpy as np
 from theory import Head, RotarySchedule, exact_law
 
 LENGTHS = [12, 16, 20, 24, 32, 40, 48, 64, 128, 256, 512]
-SEQUENCES = 2_000
+SEQUENCES = 20_000
 
 
 def main() -> None:
@@ -26,7 +26,11 @@ def main() -> None:
     _report(
         "exact law, all lengths in one pass", one_pass, _seconds(lambda: [exact_law(head, 2, [n]) for n in LENGTHS])
     )
-    _report(f"exact law against {SEQUENCES} simulated sequences", one_pass, _seconds(lambda: _simulate(head, rng)))
+    _report(
+        f"exact law against {SEQUENCES} simulated sequences (s.e. about 5e-4)",
+        one_pass,
+        _seconds(lambda: _simulate(head, rng)),
+    )
 
 
 def _simulate(head: Head, rng: np.random.Generator) -> list[float]:
