@@ -27,6 +27,7 @@ class Account:
     run: Run
     prediction: Prediction
     observations: tuple[Observation, ...]
+    seed: int
     exact: Comparison
     mean_profile: Comparison
 
@@ -46,7 +47,7 @@ def account(
     """Predict a run's attention `offset` tokens back (its target), observe it on fresh sequences, compare."""
     prediction = prediction_of(run, lengths, offset)
     observations = observe(run.model, lengths, sequences, torch.Generator().manual_seed(seed))
-    return compare(run, prediction, observations)
+    return compare(run, prediction, observations, seed)
 
 
 def prediction_of(run: Run, lengths: Sequence[int] = LENGTHS, offset: int | None = None) -> Prediction:
@@ -54,8 +55,8 @@ def prediction_of(run: Run, lengths: Sequence[int] = LENGTHS, offset: int | None
     return predict(head_of_run(run), run.spec.offset if offset is None else offset, lengths)
 
 
-def compare(run: Run, prediction: Prediction, observations: tuple[Observation, ...]) -> Account:
-    """A prediction against observations of a run at the same lengths."""
+def compare(run: Run, prediction: Prediction, observations: tuple[Observation, ...], seed: int) -> Account:
+    """A prediction against observations of a run at the same lengths, drawn from one seed."""
     observed = np.array([seen.attention[prediction.offset] for seen in observations])
     error = np.array([seen.attention_error[prediction.offset] for seen in observations])
     axis = prediction.lengths
@@ -63,6 +64,7 @@ def compare(run: Run, prediction: Prediction, observations: tuple[Observation, .
         run,
         prediction,
         observations,
+        seed,
         Comparison("exact law", axis, prediction.exact, observed, error),
         Comparison("mean-profile law", axis, prediction.mean_profile, observed, error, prediction.residuals()),
     )
@@ -75,5 +77,5 @@ def account_document(told: Account) -> Document:
         "standard_error": told.exact.standard_error.tolist(),
         "observed_offset": [seen.selected_offset for seen in told.observations],
         "verdicts": {"exact": told.exact.verdict.value, "mean_profile": told.mean_profile.verdict.value},
-        "flags": list(told.mean_profile.unmet),
+        "observation_seed": told.seed,
     }

@@ -2,8 +2,8 @@
 
 Tables go to stdout, progress to stderr where that is a terminal, one JSON document to stdout
 with --json. Exit 0: every verdict is the one on record; 1: some verdict differs; 2: bad input,
-said in one line. What needs torch is imported inside the commands that train or read runs, so
-that `carrier verify` and checkpoints work without it.
+said in one line; 3: a defect of ours. What needs torch is imported inside the commands that train or read runs, so
+that `carrier verify` and checkpoints work without it; what draws, only where there is something to draw.
 """
 
 from __future__ import annotations
@@ -42,10 +42,21 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         print("carrier: interrupted; finished runs are kept", file=sys.stderr)
         sys.exit(130)
+    except MemoryError:
+        _fail("not enough memory for what was asked: give shorter lengths or fewer sequences")
     except BrokenPipeError:
         # The reader has gone, as in `carrier verify | head`; nothing may be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror}")
+    except Exception as error:
+        if "CARRIER_TRACEBACK" in os.environ:
+            raise
+        # No input should lead here; whatever does is a defect, and is told apart from bad input.
+        message = " ".join(str(error).split())[:300]
+        print(f"carrier: a defect, {type(error).__name__}: {message}; CARRIER_TRACEBACK=1 shows where", file=sys.stderr)
+        sys.exit(3)
 
 
 def _fail(message: str) -> NoReturn:

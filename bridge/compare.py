@@ -19,6 +19,9 @@ from bridge.errors import BridgeError
 
 LIMIT = 3.5
 
+# Attention is observed in float32: a head that is sure has no sampling error, but it is rounded.
+_ROUNDING = 2.0**-23
+
 
 class Verdict(StrEnum):
     """What a comparison comes to."""
@@ -26,7 +29,6 @@ class Verdict(StrEnum):
     AGREES = "agrees"
     DEVIATES = "deviates"
     OUT_OF_REGIME = "out of regime"
-    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +46,6 @@ class Comparison:
         sizes = {len(self.lengths), len(self.predicted), len(self.observed), len(self.standard_error)}
         if len(sizes) != 1:
             raise BridgeError(f"lengths, predicted, observed and standard error differ in size: {sorted(sizes)}")
-        if not (self.standard_error > 0).all():
-            raise BridgeError("a comparison needs a standard error above 0 at every length: observe more sequences")
 
     @property
     def errors(self) -> Float64[np.ndarray, "length"]:
@@ -54,8 +54,8 @@ class Comparison:
 
     @property
     def deviations(self) -> Float64[np.ndarray, "length"]:
-        """Errors in standard errors of the observation."""
-        return self.errors / self.standard_error
+        """Errors in standard errors of the observation, or of its rounding where that is larger."""
+        return self.errors / np.maximum(self.standard_error, _ROUNDING)
 
     @property
     def verdict(self) -> Verdict:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bridge.inspect import HeadReport
 from bridge.prediction import Prediction
 from bridge.sources.checkpoint import Checkpoint
-from theory.statements.statement import Finding, Result
+from theory.statements.statement import PRINTED, Finding, Result
 
 Document = dict[str, Any]
 
@@ -34,7 +36,9 @@ def verify_document(results: Sequence[Result]) -> Document:
     }
 
 
-def inspect_document(checkpoint: Checkpoint, reports: Sequence[HeadReport], assumptions: Sequence[str]) -> Document:
+def inspect_document(
+    checkpoint: Checkpoint, reports: Sequence[HeadReport], assumptions: Sequence[str], files: Sequence[Path]
+) -> Document:
     """`carrier inspect`: the model and one entry a head; what needs activations is null."""
     return {
         "model": {
@@ -50,8 +54,8 @@ def inspect_document(checkpoint: Checkpoint, reports: Sequence[HeadReport], assu
             {
                 "layer": report.layer,
                 "head": report.head,
-                "query_fraction": report.prediction.carrier.query_fraction,
-                "key_fraction": report.prediction.carrier.key_fraction,
+                "query_fraction": _finite(report.prediction.carrier.query_fraction),
+                "key_fraction": _finite(report.prediction.carrier.key_fraction),
                 "offset": report.offset,
                 "share": report.share,
                 "sink_share": None,
@@ -69,11 +73,17 @@ def inspect_document(checkpoint: Checkpoint, reports: Sequence[HeadReport], assu
             }
             for report in reports
         ],
+        "files": [str(file) for file in files],
     }
 
 
 def predict_document(
-    layer: int, head: int, prediction: Prediction, assumptions: Sequence[str], flags: Sequence[str]
+    layer: int,
+    head: int,
+    prediction: Prediction,
+    assumptions: Sequence[str],
+    flags: Sequence[str],
+    files: Sequence[Path],
 ) -> Document:
     """`carrier predict`; what was not observed is null."""
     return {
@@ -88,16 +98,22 @@ def predict_document(
             "bound": prediction.bound.tolist(),
         },
         "margins": [{"value": mu.value, "competitor": mu.competitor} for mu in prediction.margins],
-        "query_fraction": prediction.carrier.query_fraction,
-        "key_fraction": prediction.carrier.key_fraction,
-        "alignment": prediction.carrier.alignment(prediction.offset),
+        "query_fraction": _finite(prediction.carrier.query_fraction),
+        "key_fraction": _finite(prediction.carrier.key_fraction),
+        "alignment": _finite(prediction.carrier.alignment(prediction.offset)),
         "selected_offset": prediction.selected_offset,
         "standard_error": None,
         "observed": None,
         "verdicts": None,
         "flags": list(flags),
         "assumptions": list(assumptions),
+        "files": [str(file) for file in files],
     }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN: what is not defined is null."""
+    return value if math.isfinite(value) else None
 
 
 def _wordings(result: Result) -> tuple[tuple[str, Finding], ...]:
@@ -109,5 +125,5 @@ def _counterexample(result: Result, wording: str) -> list[Document]:
     return [
         {"dropped": shown.dropped, "text": shown.text, "breaks": shown.breaks, "numbers": dict(shown.numbers)}
         for shown in result.counterexamples
-        if (shown.dropped == "printed wording") == (wording == "printed")
+        if (shown.dropped == PRINTED) == (wording == "printed")
     ]

@@ -86,6 +86,7 @@ def _flags(head: Head, offset: int, profile_offset: int, share: float) -> tuple[
     raised = {
         "offset by profile differs from offset by exact law": profile_offset != offset,
         f"share below {_STABLE_SHARE}: argmax unstable": share < _STABLE_SHARE,
+        "no queries or no keys: attention is uniform": not np.any(head.queries) or not np.any(head.keys),
         "uniform token weights": len(head.query_weights) > 1 and np.ptp(head.query_weights) == 0,
     }
     return tuple(flag for flag, is_raised in raised.items() if is_raised)

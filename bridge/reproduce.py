@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.documents import Document
-from bridge.output import save_results
+from bridge.figures.save import save_results
 from bridge.paper.target import Cell, Preset, Target, table
 from empirics.spec import RunSpec
 from empirics.store import Store

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.account import OBSERVATION_SEED, Account
+from bridge.account import Account
 from bridge.compare import LIMIT
 from bridge.documents import Document
 from bridge.tables import Table, number
@@ -50,7 +50,7 @@ def account_table(told: Account) -> Table:
     columns = ("L", "observed +- s.e.", "peak at", "exact law", "error (s.e.)", "mean-profile law", "error")
     sequences = told.observations[0].sequences
     notes = (
-        f"observed: {sequences} fresh sequences a length, seed {OBSERVATION_SEED}; no parameter is fitted",
+        f"observed: {sequences} fresh sequences a length, seed {told.seed}; no parameter is fitted",
         f"exact law: {told.exact.verdict} (limit {LIMIT} s.e. at every length)",
         f"mean-profile law: {told.mean_profile.verdict}" + "".join(f" ({why})" for why in told.mean_profile.unmet),
     )

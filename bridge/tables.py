@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-_ALARM = {"deviates", "refuted", "not decided", "damaged"}
+_ALARM = {"deviates", "not decided"}
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,4 @@ class Table:
 
 def number(value: float | None, decimals: int = 3) -> str:
     """A number for a table; a dash where there is none."""
-    return "-" if value is None else f"{value:.{decimals}f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.{decimals}f}"

@@ -21,6 +21,7 @@ from empirics.tasks import draw_tokens, targets
 
 # Chunks that stay in the cache are twice as fast as large ones.
 _CHUNK_TOKENS = 1 << 13
+_MOST_TOKENS = 1 << 28
 
 
 class Observation(BaseModel):
@@ -51,16 +52,6 @@ class Observation(BaseModel):
         """Mean attention at `selected_offset`."""
         return self.attention[-self.selected_offset]
 
-    @property
-    def target_attention(self) -> float:
-        """Mean attention K tokens back."""
-        return self.attention[self.offset]
-
-    @property
-    def target_error(self) -> float:
-        """Standard error of `target_attention`."""
-        return self.attention_error[self.offset]
-
 
 def observe(
     model: AttentionHead, lengths: Sequence[int], sequences: int, generator: torch.Generator
@@ -70,6 +61,11 @@ def observe(
     Raises EmpiricsError where a length does not hold the target or has no learned position.
     """
     spec = model.spec
+    if not lengths or sequences < 2 or max(lengths) * sequences > _MOST_TOKENS:
+        raise EmpiricsError(
+            f"{sequences} sequences of lengths {list(lengths)} cannot be observed: give 2 sequences or more, "
+            f"and {_MOST_TOKENS} tokens or fewer a length"
+        )
     for length in lengths:
         if length <= spec.offset:
             raise EmpiricsError(f"length {length} holds no token K = {spec.offset} back: give a longer one")

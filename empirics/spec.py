@@ -48,19 +48,21 @@ class RunSpec(_Strict):
 
     encoding: Encoding = Rotary()
     offset: int = Field(default=2, ge=0)
-    width: int = Field(default=64, ge=2)
-    vocabulary: int = Field(default=20, ge=2)
+    width: int = Field(default=64, ge=2, le=8192)
+    vocabulary: int = Field(default=20, ge=2, le=100_000)
     train_lengths: tuple[int, int] = (8, 16)
-    batch: int = Field(default=256, ge=1)
-    steps: int = Field(default=4000, ge=1)
-    learning_rate: float = Field(default=1e-3, gt=0)
+    batch: int = Field(default=256, ge=1, le=1_000_000)
+    steps: int = Field(default=4000, ge=1, le=10_000_000)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1e30)
     seed: int = Field(default=0, ge=0, lt=2**63)
     evaluation_lengths: tuple[int, ...] = EVALUATION_LENGTHS
-    evaluation_sequences: int = Field(default=4096, ge=2)
+    evaluation_sequences: int = Field(default=4096, ge=2, le=10_000_000)
 
     @model_validator(mode="after")
     def _fits(self) -> RunSpec:
         shortest, longest = self.train_lengths
+        if max(longest, *self.evaluation_lengths, 0) > 1_000_000:
+            raise ValueError("lengths go to 1000000 tokens: give shorter ones")
         if shortest > longest:
             raise ValueError(f"train_lengths run from {shortest} down to {longest}: give the shorter one first")
         if not self.evaluation_lengths:

@@ -12,12 +12,15 @@ name is whole or has been damaged since; a damaged one is named and left as it i
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import platform
 import shutil
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,6 +37,9 @@ from empirics.train import LossPoint, Run
 
 _EVALUATION = TypeAdapter(tuple[Observation, ...])
 _RECORD = "run.json"
+_FILES = ("spec.json", "weights.safetensors", "history.jsonl", "evaluation.json")
+_PARTIAL = ".partial-"
+_STALE_SECONDS = 3600
 
 
 class RunRecord(BaseModel):
@@ -63,6 +69,10 @@ class Store:
             root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=root):
                 pass
+            for partial in root.glob(_PARTIAL + "*"):
+                # Left by a process that was killed while it wrote, which takes milliseconds.
+                if time.time() - partial.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(partial, ignore_errors=True)
         except OSError as error:
             raise EmpiricsError(f"cannot write to {root}: {error.strerror}; choose another folder") from None
         return cls(root)
@@ -100,31 +110,35 @@ class Store:
             seconds=round(run.seconds, 3),
             sha256={name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         )
-        partial = Path(tempfile.mkdtemp(prefix=f".{run.spec.id}-", dir=self.root))
         try:
-            for name, data in {**files, _RECORD: record.model_dump_json(indent=1).encode()}.items():
-                _write_flushed(partial / name, data)
-            partial.chmod(0o755)
-            if not target.exists():
-                partial.rename(target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            self._write(target, {**files, _RECORD: record.model_dump_json(indent=1).encode()})
+        except OSError as error:
+            raise EmpiricsError(f"cannot write run {run.spec.id} to {self.root}: {error.strerror}") from None
         return target
 
+    def _write(self, target: Path, files: dict[str, bytes]) -> None:
+        """A temporary folder, flushed, then renamed; where another process was first, its run stays."""
+        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self.root))
+        try:
+            for name, data in files.items():
+                _write_flushed(partial / name, data)
+            _flush_folder(partial)
+            partial.chmod(0o755)
+            if not target.exists():
+                with contextlib.suppress(FileExistsError):
+                    _rename(partial, target)
+                _flush_folder(self.root)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
     def paths(self) -> tuple[Path, ...]:
-        """Every run folder of the store, by name."""
-        folders = (path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith("."))
-        return tuple(sorted(path for path in folders if (path / _RECORD).exists() or (path / "spec.json").exists()))
-
-
-def is_run(path: Path) -> bool:
-    """Whether a path is meant as a run folder, whole or not."""
-    return path.is_dir()
+        """Every folder of the store that is not hidden, by name: a run, or the rest of one."""
+        return tuple(sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")))
 
 
 def load_run(path: Path) -> Run:
     """Read a run. Raises DamagedRun where a file is not what run.json says it was."""
-    read_record(path)
+    record = read_record(path)
     spec = read_spec((path / "spec.json").read_text())
     model = AttentionHead(spec)
     try:
@@ -133,7 +147,7 @@ def load_run(path: Path) -> Run:
         evaluation = _EVALUATION.validate_json((path / "evaluation.json").read_bytes())
     except (SafetensorError, RuntimeError, ValidationError, TypeError, json.JSONDecodeError) as error:
         raise DamagedRun(f"run {path} cannot be read ({_one_line(error)}); it was left as it is") from None
-    return Run(spec, model, history, evaluation, read_record(path).seconds)
+    return Run(spec, model, history, evaluation, record.seconds)
 
 
 def read_record(path: Path) -> RunRecord:
@@ -146,18 +160,21 @@ def read_record(path: Path) -> RunRecord:
         raise EmpiricsError(f"no run at {path}: give the folder of a run, `carrier runs list` shows them")
     try:
         record = RunRecord.model_validate_json((path / _RECORD).read_bytes())
+        if record.sha256.keys() != set(_FILES):
+            raise DamagedRun(f"{path / _RECORD} does not list {', '.join(_FILES)}; the run was left as it is")
+        for name, expected in record.sha256.items():
+            if not (path / name).exists():
+                raise DamagedRun(f"{path / name} is missing; the run was left as it is")
+            if hashlib.sha256((path / name).read_bytes()).hexdigest() != expected:
+                raise DamagedRun(
+                    f"{path / name} was altered or cut: not the sha256 of {_RECORD}; the run was left as it is"
+                )
     except FileNotFoundError:
         raise DamagedRun(f"{path} has no {_RECORD}, so it is no finished run; it was left as it is") from None
     except ValidationError:
         raise DamagedRun(f"{path / _RECORD} is damaged; it was left as it is") from None
-    for name, expected in sorted(record.sha256.items()):
-        file = path / name
-        if not file.is_file():
-            raise DamagedRun(f"{file} is missing; the run was left as it is")
-        if hashlib.sha256(file.read_bytes()).hexdigest() != expected:
-            raise DamagedRun(
-                f"{file} was altered or cut: its sha256 is not that of {_RECORD}; the run was left as it is"
-            )
+    except OSError as error:
+        raise DamagedRun(f"a file of {path} cannot be read ({error.strerror}); it was left as it is") from None
     held = read_spec((path / "spec.json").read_text()).id
     if not held == record.id == path.resolve().name:
         raise DamagedRun(f"{path} holds the run of another spec, {held}: rename the folder to that or move it away")
@@ -169,6 +186,24 @@ def _write_flushed(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _rename(partial: Path, target: Path) -> None:
+    """Rename a folder. Raises FileExistsError where the target has come to be and is not empty."""
+    try:
+        partial.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FileExistsError(error.errno, error.strerror) from None
+        raise
 
 
 def _one_line(error: Exception) -> str:

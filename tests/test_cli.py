@@ -88,6 +88,13 @@ def test_a_run_is_trained_shown_predicted_and_observed(tmp_path: Path) -> None:
     listed = document(run_carrier("runs", "list", "--runs", runs, "--json"))
     assert listed == {"runs": [{"id": told["id"], "whole": True, "state": "whole"}]}
 
+    for many in ("1", "-3", "10000000000000"):
+        assert "cannot be observed: give 2 sequences" in one_line(
+            run_carrier("predict", told["path"], "--observe", many)
+        )
+    assert "needs a length above 30" in one_line(
+        run_carrier("predict", told["path"], "--offset", "30", "--lengths", "8,30")
+    )
     lengths = ("--lengths", "8,20,40")
     predicted = document(run_carrier("predict", told["path"], *lengths, "--json"))
     assert (predicted["offset"], predicted["observed"], predicted["verdicts"]) == (-3, None, None)
@@ -144,10 +151,16 @@ def test_the_demo_at_smoke_size(tmp_path: Path) -> None:
         (("train", "--base", "nan"), "base: Input should be"),
         (("train", "--encoding", "ape", "--base", "100"), "learned positions, which have no rotary base"),
         (("train", "--encoding", "rotary"), "Input tag 'rotary'"),
-        (("train", "--train-lengths", "8"), "train_lengths"),
+        (("train", "--train-lengths", "8,12,16"), "train_lengths"),
+        (("train", "--train-lengths", "1"), "--train-lengths needs whole numbers from 2"),
+        (("train", "--learning-rate", "1e300"), "learning_rate"),
+        (("train", "--seed", "-1"), "seed"),
+        (("train", "--vocabulary", "10000000000000"), "vocabulary"),
+        (("predict", "a" * 5000), "File name too long"),
         (("train", "--steps", "many"), "Invalid value for '--steps'"),
         (("predict", "absent"), "absent: no such file"),
-        (("predict", "absent", "--lengths", "8,x"), "--lengths needs whole numbers above 0"),
+        (("predict", "absent", "--lengths", "8,x"), "--lengths needs whole numbers from 2 to 1000000 with commas"),
+        (("predict", "absent", "--lengths", "10000000000"), "--lengths needs whole numbers from 2 to 1000000"),
         (("inspect", "absent"), "absent: no such file"),
         (("runs", "show", "absent"), "no run at absent"),
         (("runs", "list", "--runs", "absent"), "no folder of runs at absent"),
@@ -187,6 +200,25 @@ def test_damaged_runs_are_named_by_every_command_that_meets_them(tiny_store: Sto
     assert states == {run.name: False, other.name: True}
     moved = other.rename(run.parent / "elsewhere")
     assert "holds the run of another spec" in one_line(run_carrier("predict", str(moved)))
+
+
+def test_a_run_that_diverged_to_huge_logits_is_one_line(tmp_path: Path) -> None:
+    """A finite loss does not make a head that the laws can take."""
+    options = ("--steps", "5", "--batch", "4", "--learning-rate", "100", "--runs", str(tmp_path / "runs"), "--json")
+    told = document(run_carrier("train", *options))
+    assert "such a head has diverged" in one_line(run_carrier("predict", told["path"]))
+
+
+def test_every_folder_of_a_store_is_listed(tiny_store: Store, tmp_path: Path) -> None:
+    store = Store(Path(shutil.copytree(tiny_store.root, tmp_path / "runs")))
+    (store.root / tiny_spec(seed=5).id).mkdir()
+    whole = store.path(tiny_spec())
+    (whole / "run.json").unlink()
+    (whole / "run.json").mkdir()
+    told = document(run_carrier("runs", "list", "--runs", str(store.root), "--json"))
+    states = {entry["id"]: entry["state"] for entry in told["runs"]}
+    assert len(states) == 3 and "Is a directory" in states[whole.name]
+    assert "no finished run" in states[tiny_spec(seed=5).id]
 
 
 def test_learned_positions_are_no_head_to_predict(tiny_store: Store) -> None:

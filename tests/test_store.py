@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import tiny_spec
+from conftest import ROOT, tiny_spec
 
 from empirics.errors import DamagedRun, EmpiricsError
 from empirics.spec import LearnedPositions
@@ -124,3 +129,81 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EmpiricsError, match=r"cannot write to .*file/runs: Not a directory; choose another folder"):
         Store.open(tmp_path / "file" / "runs")
+
+
+def test_a_record_that_vouches_for_nothing_is_damaged(copied: Path) -> None:
+    record = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps(record | {"sha256": {}}))
+    with pytest.raises(DamagedRun, match=r"run\.json does not list spec\.json, weights\.safetensors"):
+        load_run(copied)
+
+
+def test_a_process_killed_while_it_writes_leaves_no_run(tiny_store: Store, tmp_path: Path) -> None:
+    """Killed just before the rename: no folder has the name of the run, and the next call trains it."""
+    code = (
+        "import os; from pathlib import Path; from empirics import store; "
+        "store._rename = lambda partial, target: os._exit(9); "
+        f"root = Path({str(tiny_store.root)!r}); run = store.load_run(root / {tiny_spec().id!r}); "
+        f"store.Store.open(Path({str(tmp_path)!r})).save(run)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 9
+    store = Store.open(tmp_path)
+    assert store.paths() == () and not store.has(tiny_spec())
+    (partial,) = tmp_path.iterdir()
+    os.utime(partial, (0, 0))
+    assert list(Store.open(tmp_path).root.iterdir()) == [], "what a killed process left is swept up later"
+    sweep([tiny_spec()], store)
+    assert store.has(tiny_spec())
+
+
+def test_another_process_that_was_first_is_left_its_run(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target comes to be between the look and the rename."""
+    store = Store.open(tmp_path)
+    store.save(tiny_store.load(tiny_spec()))
+    before = (store.path(tiny_spec()) / "run.json").stat().st_mtime_ns
+    real = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda self: self.name != tiny_spec().id and real(self))
+    store.save(tiny_store.load(tiny_spec()))
+    monkeypatch.undo()
+    assert (store.path(tiny_spec()) / "run.json").stat().st_mtime_ns == before
+    assert [path.name for path in tmp_path.iterdir()] == [tiny_spec().id]
+
+
+def test_a_disk_that_is_full_is_one_line(tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, run = Store.open(tmp_path), tiny_store.load(tiny_spec())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EmpiricsError, match=r"cannot write run rope-k2.*No space left on device"):
+        store.save(run)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_worker_is_told_in_one_line_and_finished_runs_stay(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    sweep([tiny_spec()], store)
+    killed = False
+
+    def kill(steps: int) -> None:
+        nonlocal killed
+        for worker in [] if killed else multiprocessing.active_children():
+            worker.kill()
+        killed = True
+
+    long = tiny_spec(steps=100_000)
+    with pytest.raises(EmpiricsError, match=f"a training process was killed.*not finished: {long.id}.*are kept"):
+        sweep([tiny_spec(), long], store, progress=kill)
+    assert [path.name for path in store.paths()] == [tiny_spec().id]
+
+
+def test_an_interrupt_stops_the_workers(tmp_path: Path) -> None:
+    def interrupt(steps: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep([tiny_spec(steps=100_000)], Store.open(tmp_path), progress=interrupt)
+    assert multiprocessing.active_children() == [] and list(tmp_path.iterdir()) == []

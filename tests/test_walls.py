@@ -15,7 +15,19 @@ FORBIDDEN = {
     "empirics": {"theory", "bridge"},
 }
 # What `carrier verify`, `inspect` and `predict CHECKPOINT` load must do without torch.
-TORCH_FREE = ("cli", "compare", "documents", "errors", "inspect", "output", "prediction", "tables", "views")
+TORCH_FREE = (
+    "cli",
+    "commands.heads",
+    "compare",
+    "documents",
+    "figures.predictions",
+    "figures.save",
+    "inspect",
+    "prediction",
+    "sources.llama2c",
+    "sources.tokens",
+    "views",
+)
 
 
 def imports(path: Path) -> set[str]:

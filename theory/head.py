@@ -53,13 +53,11 @@ class Head:
             ("query", self.query_weights, queries),
             ("key", self.key_weights, len(self.keys)),
         ):
-            if len(weights) != rows or (weights < 0).any() or abs(weights.sum() - 1) > 1e-9:
+            if len(weights) != rows or not (weights >= 0).all() or not abs(weights.sum() - 1) <= 1e-9:
                 raise TheoryError(f"{name} weights must be {rows} probabilities with sum 1")
         for name, vectors in (("queries", self.queries), ("local keys", self.local_keys), ("keys", self.keys)):
-            if not np.isfinite(vectors).all():
-                raise TheoryError(f"{name} hold a number that is not finite: the weights they come from are damaged")
-        if not (np.isfinite(self.logit_scale) and self.logit_scale > 0):
-            raise TheoryError(f"the logit scale must be a finite number above 0, got {self.logit_scale}")
+            _check_finite(name, vectors)
+        _check_scale(self.logit_scale)
 
     @classmethod
     def from_tokens(
@@ -115,7 +113,8 @@ class Head:
 class Carrier:
     """The mean query and mean key of a head.
 
-    `query_fraction` and `key_fraction` are |mean|^2 / E|vector|^2; `self_logit` is the mean
+    `query_fraction` and `key_fraction` are |mean|^2 / E|vector|^2, NaN where all vectors are 0;
+    `self_logit` is the mean
     logit at offset 0 in nats, which holds the covariance of a token's own query and key and
     so is not phi(0).
     """
@@ -129,9 +128,10 @@ class Carrier:
     self_logit: float
 
     def __post_init__(self) -> None:
-        given = (len(self.query_mean), len(self.key_mean))
-        if given != (self.schedule.dim, self.schedule.dim):
-            raise TheoryError(f"means have widths {given}, the schedule has {self.schedule.dim}")
+        _check_widths(self.schedule, self.query_mean, self.key_mean)
+        for name, mean in (("query mean", self.query_mean), ("key mean", self.key_mean)):
+            _check_finite(name, mean)
+        _check_scale(self.logit_scale)
 
     @classmethod
     def from_means(
@@ -142,6 +142,7 @@ class Carrier:
         logit_scale: float,
     ) -> Carrier:
         """The carrier of the head without residuals: fractions 1, self logit phi(0)."""
+        _check_widths(schedule, query_mean, key_mean)
         return cls(schedule, query_mean, key_mean, logit_scale, 1.0, 1.0, logit_scale * float(query_mean @ key_mean))
 
     @property
@@ -156,17 +157,39 @@ class Carrier:
 
     @property
     def weights(self) -> Float64[np.ndarray, "pair"]:
-        """p_i = r_i / sum r_i, the weights of the kernel."""
-        return self.amplitudes / self.amplitudes.sum()
+        """p_i = r_i / sum r_i, the weights of the kernel. Raises TheoryError where every r_i is 0."""
+        total = self.amplitudes.sum()
+        if total == 0:
+            raise TheoryError("no rotary pair is active: one of the means is 0, so there is no kernel")
+        return self.amplitudes / total
 
     def alignment(self, offset: int) -> float:
-        """cos(m_Q, R_-K m_K): 1 where the query is the key pre-rotated to K tokens back."""
+        """cos(m_Q, R_-K m_K): 1 where the query is the key pre-rotated to K back; NaN where a mean is 0."""
         turned = self.schedule.rotate(self.key_mean, np.array(-offset))
         norms = np.linalg.norm(self.query_mean) * np.linalg.norm(turned)
-        return float(self.query_mean @ turned / norms)
+        return float(self.query_mean @ turned / norms) if norms > 0 else float("nan")
 
 
 def _fraction(
     mean: Float64[np.ndarray, "dim"], vectors: Float64[np.ndarray, "row dim"], weights: Float64[np.ndarray, "row"]
 ) -> float:
-    return float(mean @ mean / (weights @ np.square(vectors).sum(axis=1)))
+    energy = weights @ np.square(vectors).sum(axis=1)
+    return float(mean @ mean / energy) if energy > 0 else float("nan")
+
+
+def _check_widths(
+    schedule: RotarySchedule, query_mean: Float64[np.ndarray, "query_dim"], key_mean: Float64[np.ndarray, "key_dim"]
+) -> None:
+    given = (len(query_mean), len(key_mean))
+    if given != (schedule.dim, schedule.dim):
+        raise TheoryError(f"means have widths {given}, the schedule has {schedule.dim}")
+
+
+def _check_finite(name: str, vectors: Float64[np.ndarray, "*shape"]) -> None:
+    if not np.isfinite(vectors).all():
+        raise TheoryError(f"{name} hold a number that is not finite: the weights they come from are damaged")
+
+
+def _check_scale(logit_scale: float) -> None:
+    if not (np.isfinite(logit_scale) and logit_scale > 0):
+        raise TheoryError(f"the logit scale must be a finite number above 0, got {logit_scale}")

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from bridge.commands.options import Json, Layer, Lengths, OptionalOut, Sha256, TextFile, TokenizerFile
-from bridge.commands.terminal import finish, integers, needs_training_extra, progress, show
+from bridge.commands.terminal import finish, lengths_from, needs_training_extra, progress, show
 from bridge.documents import inspect_document, predict_document
 from bridge.errors import BridgeError
-from bridge.figures.predictions import prediction_figure
 from bridge.inspect import default_lengths, inspect_head, predict_at
-from bridge.output import output_folder, save_results
+from bridge.output import output_folder
 from bridge.sources.checkpoint import Checkpoint
 from bridge.sources.llama2c import read_llama2c
 from bridge.sources.tokens import TokenWeights, token_weights
@@ -32,7 +31,7 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """What each head of a checkpoint selects by position, from its weights alone."""
-    axis = None if lengths is None else integers("--lengths", lengths)
+    axis = None if lengths is None else lengths_from("--lengths", lengths)
     folder = None if out is None else output_folder(out)
     model, content = _read(checkpoint, tokenizer, text, sha256)
     chosen = range(model.heads) if head is None else [head]
@@ -48,9 +47,12 @@ def inspect(
     shown = heads_table(model, reports, assumptions)
     files: tuple[Path, ...] = ()
     if folder is not None:
+        from bridge.figures.predictions import prediction_figure
+        from bridge.figures.save import save_results
+
         named = [(f"head {report.layer}.{report.head}", report.prediction) for report in reports]
         files = save_results(folder, f"{checkpoint.stem}-heads", shown, prediction_figure(named, model.trained_length))
-    show(as_json, lambda: inspect_document(model, reports, assumptions), (shown,), _written(files))
+    show(as_json, lambda: inspect_document(model, reports, assumptions, files), (shown,), _written(files))
 
 
 def predict(
@@ -69,7 +71,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Attention at an offset against length, predicted from the weights; for a run also observed."""
-    axis = None if lengths is None else integers("--lengths", lengths)
+    axis = None if lengths is None else lengths_from("--lengths", lengths)
     back = None if offset is None else abs(offset)
     folder = None if out is None else output_folder(out)
     if source.is_dir():
@@ -93,12 +95,9 @@ def _predict_run(
 ) -> None:
     with needs_training_extra():
         from bridge.account import LENGTHS, account, account_document, prediction_of
-        from bridge.figures.runs import account_figure
         from bridge.run_views import account_table
         from empirics.store import load_run
 
-    if sequences < 0 or sequences == 1:
-        raise BridgeError(f"--observe needs 2 sequences or more for a standard error, got {sequences}")
     run, axis = load_run(source), lengths or LENGTHS
     assumptions = ("tokens are independent and uniform, as in the task",)
     told = account(run, axis, sequences, offset) if sequences else None
@@ -107,12 +106,17 @@ def _predict_run(
     shown = account_table(told) if told else prediction_table(title, prediction)
     files: tuple[Path, ...] = ()
     if folder is not None:
-        alone = prediction_figure([(run.spec.id, prediction)], run.spec.train_lengths[1])
-        files = save_results(folder, "prediction", shown, account_figure(told) if told else alone)
+        from bridge.figures.predictions import prediction_figure
+        from bridge.figures.runs import account_figure
+        from bridge.figures.save import save_results
+
+        alone = [(run.spec.id, prediction)]
+        picture = account_figure(told) if told else prediction_figure(alone, run.spec.train_lengths[1])
+        files = save_results(folder, f"{run.spec.id}-offset-{prediction.offset}", shown, picture)
     show(
         as_json,
         lambda: (
-            predict_document(0, 0, prediction, assumptions, prediction.residuals())
+            predict_document(0, 0, prediction, assumptions, prediction.residuals(), files)
             | (account_document(told) if told else {})
         ),
         (shown,),
@@ -142,11 +146,14 @@ def _predict_checkpoint(
     shown = prediction_table(title, prediction, assumptions)
     files: tuple[Path, ...] = ()
     if folder is not None:
+        from bridge.figures.predictions import prediction_figure
+        from bridge.figures.save import save_results
+
         picture = prediction_figure([(f"head {layer}.{head}", prediction)], model.trained_length)
-        files = save_results(folder, f"{name}-{layer}-{head}", shown, picture)
+        files = save_results(folder, f"{name}-{layer}-{head}-offset-{prediction.offset}", shown, picture)
     show(
         as_json,
-        lambda: predict_document(layer, head, prediction, assumptions, flags),
+        lambda: predict_document(layer, head, prediction, assumptions, flags, files),
         (shown,),
         (*carrier_notes(prediction), *(f"flag: {flag}" for flag in flags), *_written(files)),
     )

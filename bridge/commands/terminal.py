@@ -16,6 +16,7 @@ from bridge.errors import BridgeError
 from bridge.tables import Table
 
 _PLAIN_WIDTH = 132
+_LONGEST = 1_000_000
 
 
 def show(
@@ -58,15 +59,17 @@ def needs_training_extra() -> Iterator[None]:
         ) from None
 
 
-def integers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers above 0 separated by commas. Raises BridgeError that names the option."""
+def lengths_from(option: str, text: str) -> tuple[int, ...]:
+    """Lengths in tokens separated by commas, each once. Raises BridgeError that names the option."""
     try:
         values = tuple(int(part) for part in text.split(","))
     except ValueError:
         values = ()
-    if not values or min(values) < 1:
-        raise BridgeError(f"{option} needs whole numbers above 0 separated by commas, such as 16,64,256, got {text!r}")
-    return values
+    if not values or min(values) < 2 or max(values) > _LONGEST:
+        raise BridgeError(
+            f"{option} needs whole numbers from 2 to {_LONGEST} with commas, such as 16,64,256, got {text[:60]!r}"
+        )
+    return tuple(dict.fromkeys(values))
 
 
 def finish(as_recorded: bool) -> None:

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from bridge.commands.options import Json, OutFolder, PresetName, RunsFolder, Workers
-from bridge.commands.terminal import finish, integers, needs_training_extra, progress, say, show
+from bridge.commands.terminal import finish, lengths_from, needs_training_extra, progress, say, show
 from bridge.errors import BridgeError
-from bridge.output import output_folder, save_results
+from bridge.output import output_folder
 from bridge.views import carrier_notes
-from empirics.spec import run_spec
+from empirics.spec import EVALUATION_LENGTHS, run_spec
+
+_EVALUATION_LENGTHS = ",".join(map(str, EVALUATION_LENGTHS))
 
 
 def train(
@@ -23,6 +25,7 @@ def train(
     base: Annotated[float | None, typer.Option(help="Rotary base; 10000 if not given.")] = None,
     vocabulary: Annotated[int, typer.Option(help="Number of tokens m.")] = 20,
     train_lengths: Annotated[str, typer.Option(help="Shortest and longest training length.")] = "8,16",
+    evaluation_lengths: Annotated[str, typer.Option(help="Lengths observed after training.")] = _EVALUATION_LENGTHS,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 4000,
     batch: Annotated[int, typer.Option(help="Sequences a step.")] = 256,
     learning_rate: Annotated[float, typer.Option(help="Adam's step size.")] = 1e-3,
@@ -33,12 +36,18 @@ def train(
     """Train one head at settings of your own; a run that is there already is shown, not trained again."""
     if encoding == "ape" and base is not None:
         raise BridgeError(f"--base {base:g} was given with learned positions, which have no rotary base: drop one")
+    trained = lengths_from("--train-lengths", train_lengths)
+    observed = lengths_from("--evaluation-lengths", evaluation_lengths)
+    positions: dict[str, float | int] = {} if base is None else {"base": base}
+    if encoding == "ape":
+        positions["rows"] = max(*trained, *observed) + 1
     spec = run_spec(
-        encoding={"kind": encoding} if base is None else {"kind": encoding, "base": base},
+        encoding={"kind": encoding, **positions},
         offset=offset,
         width=width,
         vocabulary=vocabulary,
-        train_lengths=integers("--train-lengths", train_lengths),
+        train_lengths=trained if len(trained) > 1 else trained * 2,
+        evaluation_lengths=observed,
         steps=steps,
         batch=batch,
         learning_rate=learning_rate,
@@ -98,6 +107,8 @@ def demo(
         from bridge import paper
         from bridge.account import account
         from bridge.figures.runs import account_figure
+        from bridge.figures.save import save_results
+        from bridge.paper.measures import holds_in_range_only
         from bridge.paper.target import Preset, grid, learned, preset_of, shrink
         from bridge.reproduce import reproduce as reproduce_targets
         from bridge.run_views import account_table, accuracy_table
@@ -123,4 +134,4 @@ def demo(
     )
     show(False, dict, (shown,), carrier_notes(told.prediction))
     show(False, dict, (accuracies,), tuple(f"written: {file}" for file in files))
-    finish(size is Preset.SMOKE or (printed.as_recorded and told.agrees))
+    finish(size is Preset.SMOKE or (printed.as_recorded and told.agrees and holds_in_range_only(pinned)))

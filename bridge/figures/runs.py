@@ -116,7 +116,7 @@ def carrier_figure(
         )
         _length_axis(right, runs[0], max(axis))
         right.set_ylim(_SHARE)
-        right.set_ylabel("mean attention on the target")
+        right.set_ylabel("mean attention (observed peak; law at the target)")
         right.set_title("how it dilutes")
         add_legend(figure, left, right)
     return figure

@@ -2,15 +2,13 @@
 
 Predictions are lines, observations points with error bars; every axis has a unit, the training
 range is shaded, chance is dotted. Colours are the Okabe-Ito set, which colour-blind readers can
-tell apart. A figure saved twice has the same bytes.
+tell apart.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,13 +25,6 @@ STYLE: Any = {
     "svg.hashsalt": "carrier",
     "svg.fonttype": "path",
 }
-
-
-def save_figure(figure: Figure, png: Path, svg: Path) -> None:
-    """Write a figure as PNG and as SVG, without dates."""
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(png, dpi=160, metadata={"Software": "carrier"})
-        figure.savefig(svg, metadata={"Date": None})
 
 
 def panels(count: int) -> tuple[Figure, tuple[Axes, ...]]:

@@ -54,3 +54,9 @@ def fit_numbers(runs: Sequence[Run]) -> tuple[Measured, Measured, Measured]:
     pooled, each = decay_fit(runs), [decay_fit([run]) for run in runs]
     alpha, c, r_squared = (over_seeds([getattr(fit, field) for fit in each]) for field in ("alpha", "c", "r_squared"))
     return replace(alpha, value=pooled.alpha), replace(c, value=pooled.c), replace(r_squared, value=pooled.r_squared)
+
+
+def holds_in_range_only(run: Run) -> bool:
+    """Whether a run is sure at trained lengths (accuracy 1.00 to two digits) and below .15 beyond them."""
+    longest = run.spec.train_lengths[1]
+    return all(seen.accuracy >= 0.995 if seen.length <= longest else seen.accuracy < 0.15 for seen in run.evaluation)

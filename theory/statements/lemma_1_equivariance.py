@@ -75,14 +75,21 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     even, odd = sympy.symbols("gamma_0 gamma_1", positive=True)
     logit = sympy.Function("f")(t - n, query, key).subs(t, n + delta)
     gain_before = _summands(n, n + delta, key_gain=(even, odd))[0].diff(n)
-    gain_after = _summands(n, n + delta, gain_after=(even, odd))[0].diff(n)
+    after, _, i, _ = _summands(n, n + delta, gain_after=(even, odd))
+    a, b, theta = sympy.IndexedBase("a"), sympy.IndexedBase("b"), sympy.IndexedBase("theta", real=True)
+    unit = {a[2 * i]: 1, a[2 * i + 1]: 0, b[2 * i]: 1, b[2 * i + 1]: 0, theta[i]: 1, even: 1, odd: 2, delta: 0}
+    changes = after.subs(unit).diff(n).subs(n, 1)
     return (
         *_prove_printed(),
-        ProofStep("f(t-n, x_n, x_t) at t = n + delta is free of n, f any function", n not in logit.free_symbols),
+        ProofStep("any f(t-n, x_n, x_t), such as a bias per offset, is free of n", n not in logit.free_symbols),
         ProofStep("with a gain per channel before the rotation d/dn is still 0", vanishes(gain_before)),
         ProofStep(
-            "with a gain after it d/dn is 0 where both lanes have one gain, and not otherwise",
-            vanishes(gain_after.subs(odd, even)) and not vanishes(gain_after),
+            "with a gain after it d/dn is 0 where both lanes of a pair have one gain",
+            vanishes(after.subs(odd, even).diff(n)),
+        ),
+        ProofStep(
+            "where they differ it need not be: gains 1, 2, a = b = (1, 0), theta = n = 1, delta = 0: d/dn = sin 2 > 0",
+            vanishes(changes - sympy.sin(2)) and bool(sympy.sin(2) > 0),
         ),
     )
 

@@ -94,43 +94,59 @@ def _comes_back(case: CarrierTask) -> bool:
 @cache
 def _prove_printed() -> tuple[ProofStep, ...]:
     delta, target, s = sympy.symbols("delta K s", real=True)
-    i = sympy.Symbol("i", integer=True)
+    i, h = sympy.Symbol("i", integer=True), sympy.Symbol("h", integer=True, positive=True)
     theta, u = sympy.IndexedBase("theta", real=True)[i], sympy.IndexedBase("u", real=True)
     pair = sympy.Matrix([u[2 * i], u[2 * i + 1]])
-    share = sympy.Symbol("p", nonnegative=True)
-    summand = ((_rot(-target * theta) * pair).T * _rot(delta * theta) * pair)[0]
+    block = ((_rot(-target * theta) * pair).T * _rot(delta * theta) * pair)[0]
+    share, partial = sympy.Symbol("p", nonnegative=True), sympy.Symbol("partial", nonnegative=True)
     defect = 2 * share * sympy.sin(s * theta / 2) ** 2
+    shares, over_blocks = sympy.IndexedBase("p"), (i, 0, h - 1)
+    terms = sympy.Sum(shares[i] - shares[i] * sympy.cos(s * theta), over_blocks)
+    one_minus_g = sympy.Sum(shares[i], over_blocks) - sympy.Sum(shares[i] * sympy.cos(s * theta), over_blocks)
     x, turns = sympy.Symbol("x", real=True), sympy.ImageSet(sympy.Lambda(s, 2 * sympy.pi * s), sympy.S.Integers)
     whole_turns = sympy.solveset(1 - sympy.cos(x), x, sympy.S.Reals)
     return (
         _expectation_step(),
         ProofStep(
-            "block i of (R_-K u)^T R_delta u is (u_2i^2 + u_2i+1^2) cos((delta+K) theta_i), and so the sum over any h",
-            vanishes(summand - (u[2 * i] ** 2 + u[2 * i + 1] ** 2) * sympy.cos((delta + target) * theta)),
+            "block i of (R_-K u)^T R_delta u is (u_2i^2 + u_2i+1^2) cos((delta+K) theta_i)",
+            vanishes(block - (u[2 * i] ** 2 + u[2 * i + 1] ** 2) * sympy.cos((delta + target) * theta)),
         ),
         ProofStep(
-            "summand by summand, with sum p_i = 1: 1 - g(s) = 2 sum p_i sin^2(s theta_i/2)",
+            "over blocks 0..h-1, h symbolic, sum p_i = 1: 1 - g(s) is the sum of p_i - p_i cos(s theta_i)",
+            sympy.simplify(terms - one_minus_g) == 0,
+        ),
+        ProofStep(
+            "each such term is 2 p_i sin^2(s theta_i/2)",
             vanishes(share - share * sympy.cos(s * theta) - defect),
         ),
-        ProofStep("each of these terms is 0 or more", bool(defect.is_nonnegative)),
+        ProofStep(
+            "a term is 0 or more, and adding one never lowers a sum: by induction on h, 1 - g is 0 iff each term is",
+            bool(defect.is_nonnegative) and bool((partial + defect).is_nonnegative),
+        ),
         ProofStep("1 - cos x = 0 over the reals iff x is in 2 pi Z", _same_set(whole_turns, turns)),
     )
 
 
 @cache
 def _prove_amended() -> tuple[ProofStep, ...]:
-    base, i, d, s, k = sympy.symbols("base i d s k", positive=True)
-    theta = base ** (-2 * i / d)
-    half_turn = s * theta / (2 * k)
+    base = sympy.Symbol("base", positive=True, algebraic=True)
+    i, d = sympy.Symbol("i", integer=True, nonnegative=True), sympy.Symbol("d", integer=True, positive=True)
+    theta = sympy.Symbol("theta", algebraic=True, nonzero=True)
+    s, k = sympy.symbols("s k", integer=True, nonzero=True)
+    geometric = base ** (-2 * i / d)
     return (
         *_prove_printed(),
         ProofStep(
-            "theta_i is a root of base^2i X^d - 1, base algebraic: algebraic, and not 0",
-            sympy.powsimp(base ** (2 * i) * theta**d) == 1 and bool(theta.is_nonzero),
+            "s theta = 2 pi k with s not 0 needs k not 0, since s theta is not 0",
+            (s * theta).is_zero is False,
         ),
         ProofStep(
-            "pi = s theta_i / 2k would be a root of base^2i (2kX)^d - s^d, which no transcendental number is",
-            sympy.powsimp(base ** (2 * i) * (2 * k * half_turn) ** d / s**d) == 1 and bool(sympy.pi.is_transcendental),
+            "then pi = s theta / 2k would be algebraic for algebraic theta; pi is not: no s but 0, by one active pair",
+            (s * theta / (2 * k)).is_algebraic is True and sympy.pi.is_algebraic is False,
+        ),
+        ProofStep(
+            "theta_i = base^(-2i/d) of an algebraic base, such as a rational one, is algebraic and not 0",
+            geometric.is_algebraic is True and geometric.is_zero is False,
         ),
     )
 
