@@ -20,9 +20,6 @@ from theory.kernel import carrier_profile, margin
 from theory.schedule import as_lanes, as_pairs
 from theory.statements import STATEMENTS
 
-# One worker, so that the two runs at the paper's settings are trained once.
-pytestmark = pytest.mark.xdist_group("paper")
-
 TABLE_7 = {12: ".83", 16: ".83", 20: ".83", 24: ".82", 32: ".76", 40: ".74", 48: ".69"}
 
 

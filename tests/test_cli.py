@@ -159,6 +159,7 @@ def test_the_demo_at_smoke_size(tmp_path: Path) -> None:
         (("predict", "a" * 5000), "File name too long"),
         (("train", "--steps", "many"), "Invalid value for '--steps'"),
         (("predict", "absent"), "absent: no such file"),
+        (("predict", "absent", "--observe", "100"), "absent: no such file"),
         (("predict", "absent", "--lengths", "8,x"), "--lengths needs whole numbers from 2 to 1000000 with commas"),
         (("predict", "absent", "--lengths", "10000000000"), "--lengths needs whole numbers from 2 to 1000000"),
         (("inspect", "absent"), "absent: no such file"),

@@ -68,7 +68,7 @@ def test_every_carrier_command_runs(models: Path, tmp_path: Path) -> None:
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout, line
-    assert (tmp_path / "out" / "prediction.png").is_file()
+    assert list((tmp_path / "out").glob("rope-k3-d32-seed0-*-offset-3.png"))
 
 
 def test_the_python_block_says_what_it_prints() -> None:

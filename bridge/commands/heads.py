@@ -78,7 +78,7 @@ def predict(
         if (layer, head) != (0, 0):
             raise BridgeError(f"a run has layer 0 with head 0 only, got layer {layer}, head {head}")
         _predict_run(source, back, axis, observe, folder, as_json)
-    elif observe:
+    elif observe and source.is_file():
         raise BridgeError("--observe needs a run: observing a checkpoint needs activations, which this version lacks")
     else:
         model, content = _read(source, tokenizer, text, sha256)
