@@ -31,17 +31,16 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """What each head of a checkpoint selects by position, from its weights alone."""
-    axis = None if lengths is None else lengths_from("--lengths", lengths)
+    wanted = None if lengths is None else lengths_from("--lengths", lengths)
     folder = None if out is None else output_folder(out)
     model, content = _read(checkpoint, tokenizer, text, sha256)
+    axis = wanted or default_lengths(model.trained_length)
     chosen = range(model.heads) if head is None else [head]
     taken = [(index, model.head(layer, index, content.weights)) for index in chosen]
     reports = []
     with progress(len(taken), "heads") as advance:
         for index, one in taken:
-            reports.append(
-                inspect_head(one, layer, index, axis or default_lengths(model.trained_length), model.trained_length)
-            )
+            reports.append(inspect_head(one, layer, index, axis, model.trained_length))
             advance(1)
     assumptions = (*model.assumptions, content.provenance)
     shown = heads_table(model, reports, assumptions)
