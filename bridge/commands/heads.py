@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +14,11 @@ from bridge.documents import inspect_document, predict_document
 from bridge.errors import BridgeError
 from bridge.inspect import default_lengths, inspect_head, predict_at
 from bridge.output import output_folder
+from bridge.prediction import Prediction
 from bridge.sources.checkpoint import Checkpoint
 from bridge.sources.llama2c import read_llama2c
 from bridge.sources.tokens import TokenWeights, token_weights
+from bridge.tables import Table
 from bridge.views import carrier_notes, heads_table, prediction_table
 
 
@@ -44,13 +47,8 @@ def inspect(
             advance(1)
     assumptions = (*model.assumptions, content.provenance)
     shown = heads_table(model, reports, assumptions)
-    files: tuple[Path, ...] = ()
-    if folder is not None:
-        from bridge.figures.predictions import prediction_figure
-        from bridge.figures.save import save_results
-
-        named = [(f"head {report.layer}.{report.head}", report.prediction) for report in reports]
-        files = save_results(folder, f"{checkpoint.stem}-heads", shown, prediction_figure(named, model.trained_length))
+    named = [(f"head {report.layer}.{report.head}", report.prediction) for report in reports]
+    files = _saved(folder, f"{checkpoint.stem}-heads", shown, lambda: _figure(named, model.trained_length))
     show(as_json, lambda: inspect_document(model, reports, assumptions, files), (shown,), _written(files))
 
 
@@ -103,15 +101,13 @@ def _predict_run(
     prediction = told.prediction if told else prediction_of(run, axis, offset)
     title = f"predicted attention at offset {-prediction.offset}, {run.spec.id}"
     shown = account_table(told) if told else prediction_table(title, prediction)
-    files: tuple[Path, ...] = ()
-    if folder is not None:
-        from bridge.figures.predictions import prediction_figure
-        from bridge.figures.runs import account_figure
-        from bridge.figures.save import save_results
 
-        alone = [(run.spec.id, prediction)]
-        picture = account_figure(told) if told else prediction_figure(alone, run.spec.train_lengths[1])
-        files = save_results(folder, f"{run.spec.id}-offset-{prediction.offset}", shown, picture)
+    def draw() -> Any:
+        from bridge.figures.runs import account_figure
+
+        return account_figure(told) if told else _figure([(run.spec.id, prediction)], run.spec.train_lengths[1])
+
+    files = _saved(folder, f"{run.spec.id}-offset-{prediction.offset}", shown, draw)
     show(
         as_json,
         lambda: (
@@ -143,13 +139,9 @@ def _predict_checkpoint(
     assumptions = (*model.assumptions, content.provenance)
     title = f"predicted attention at offset {-prediction.offset}, head {layer}.{head}"
     shown = prediction_table(title, prediction, assumptions)
-    files: tuple[Path, ...] = ()
-    if folder is not None:
-        from bridge.figures.predictions import prediction_figure
-        from bridge.figures.save import save_results
-
-        picture = prediction_figure([(f"head {layer}.{head}", prediction)], model.trained_length)
-        files = save_results(folder, f"{name}-{layer}-{head}-offset-{prediction.offset}", shown, picture)
+    named = [(f"head {layer}.{head}", prediction)]
+    stem = f"{name}-{layer}-{head}-offset-{prediction.offset}"
+    files = _saved(folder, stem, shown, lambda: _figure(named, model.trained_length))
     show(
         as_json,
         lambda: predict_document(layer, head, prediction, assumptions, flags, files),
@@ -165,6 +157,21 @@ def _read(
     if sha256 is not None and not model.sha256.startswith(sha256.lower()):
         raise BridgeError(f"{checkpoint} was altered or is another file: its sha256 is {model.sha256}, not {sha256}")
     return model, token_weights(model.vocabulary, tokenizer, text)
+
+
+def _saved(folder: Path | None, name: str, table: Table, draw: Callable[[], Any]) -> tuple[Path, ...]:
+    """Table and picture in a folder, where one was asked for: only then is anything drawn, or matplotlib loaded."""
+    if folder is None:
+        return ()
+    from bridge.figures.save import save_results
+
+    return save_results(folder, name, table, draw())
+
+
+def _figure(named: Sequence[tuple[str, Prediction]], trained_length: int) -> Any:
+    from bridge.figures.predictions import prediction_figure
+
+    return prediction_figure(named, trained_length)
 
 
 def _written(files: tuple[Path, ...]) -> tuple[str, ...]:
