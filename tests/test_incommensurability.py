@@ -1,4 +1,4 @@
-"""Rank, period and near recurrences of rotary schedules, in both directions."""
+"""Rank and period of rotary schedules, in both directions."""
 
 import math
 
@@ -9,16 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from theory.errors import TheoryError
-from theory.incommensurability import NearRecurrence, near_recurrences, rational_rank, realigning_period
+from theory.incommensurability import monomial, rational_rank, realigning_period
 from theory.kernel import kernel
 from theory.schedule import RotarySchedule
 
 PI, ZERO, ONE = sympy.pi, sympy.S.Zero, sympy.S.One
-
-
-def equal_kernel(base: float, lags: np.ndarray) -> np.ndarray:
-    schedule = RotarySchedule.geometric(64, base)
-    return kernel(np.full(32, 1 / 32), schedule.frequencies, lags)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +92,20 @@ def test_a_frequency_that_is_no_monomial_is_named(exact):
         rational_rank(RotarySchedule.from_exact([exact]))
 
 
+@pytest.mark.parametrize(
+    "exact", [ONE, ZERO, -2 * PI / 5, sympy.Integer(10_000) ** sympy.Rational(-3, 32), sympy.sqrt(6) / PI]
+)
+def test_a_monomial_is_the_product_of_its_factors(exact):
+    factors = monomial(exact)
+    assert all(base == PI or base.is_Rational for base, _ in factors)
+    assert sympy.prod(base**power for base, power in factors) == exact
+
+
+def test_a_root_of_a_negative_number_is_no_monomial():
+    with pytest.raises(TheoryError, match="give frequencies of the form"):
+        monomial(sympy.Integer(-2) ** sympy.Rational(1, 3))
+
+
 def test_unknown_exact_frequencies_and_wrong_masks_are_named():
     floating = RotarySchedule(np.array([1.0, 0.1]))
     for question in (rational_rank, realigning_period):
@@ -104,49 +113,3 @@ def test_unknown_exact_frequencies_and_wrong_masks_are_named():
             question(floating)
     with pytest.raises(TheoryError, match="2 booleans, one a pair"):
         rational_rank(RotarySchedule.geometric(4, 10_000), np.ones(3, dtype=bool))
-
-
-def test_highest_recurrence_at_base_1000():
-    # statements.md, base sweep: .546 at s = 1265873 is the highest of 100 <= s <= 3e6.
-    found = near_recurrences(np.full(32, 1 / 32), RotarySchedule.geometric(64, 1_000), 3_000_000, count=5)
-    far = [recurrence for recurrence in found if recurrence.lag >= 100]
-    assert far[0].lag == 1_265_873
-    assert far[0].kernel == pytest.approx(0.546, abs=5e-4)
-    assert [r.kernel for r in found] == sorted((r.kernel for r in found), reverse=True)
-
-
-def test_shoulder_of_the_peak_is_no_recurrence():
-    # At base 1e4 the maximum over s >= 4 is g(4) = .7479, the flank of the peak at 0.
-    g = equal_kernel(10_000, np.arange(4, 20_000))
-    assert np.argmax(g) == 0
-    assert g[0] == pytest.approx(0.7479, abs=5e-5)
-    found = near_recurrences(np.full(32, 1 / 32), RotarySchedule.geometric(64, 10_000), 20_000)
-    assert 4 not in {recurrence.lag for recurrence in found}
-
-
-@settings(deadline=None, max_examples=15)
-@given(seed=st.integers(0, 1000), reach=st.sampled_from([1, 2, 50, 8_191, 8_192, 8_193, 20_000]))
-def test_recurrences_are_the_local_maxima_whatever_the_chunk(seed, reach):
-    rng = np.random.default_rng(seed)
-    weights, schedule = rng.dirichlet(np.ones(3)), RotarySchedule(rng.uniform(0.01, 2, size=3))
-    g = kernel(weights, schedule.frequencies, np.arange(reach + 2))
-    peaks = [s for s in range(1, reach + 1) if g[s] > g[s - 1] and g[s] >= g[s + 1]]
-    highest = sorted(peaks, key=lambda s: -g[s])[:4]
-    found = near_recurrences(weights, schedule, reach, count=4)
-    assert len(found) == len(highest)
-    np.testing.assert_allclose([r.kernel for r in found], g[highest], atol=1e-10)
-
-
-def test_periodic_schedule_comes_back_to_one():
-    found = near_recurrences(np.ones(1), RotarySchedule.from_exact([2 * PI / 5]), 12, count=2)
-    assert sorted(r.lag for r in found) == [5, 10]
-    assert all(r.kernel == pytest.approx(1, abs=1e-12) for r in found)
-    assert isinstance(found[0], NearRecurrence)
-
-
-@pytest.mark.parametrize(
-    ("weights", "reach", "text"), [(np.ones(2), 5, "one weight a pair"), (np.ones(1), 0, "1 or more")]
-)
-def test_recurrences_name_what_does_not_fit(weights, reach, text):
-    with pytest.raises(TheoryError, match=text):
-        near_recurrences(weights, RotarySchedule.geometric(2, 10), reach)

@@ -1,4 +1,4 @@
-"""Whether a nonzero lag turns every active pair by whole turns, and how near the others come.
+"""Whether a nonzero lag turns every active pair by whole turns.
 
 An exact frequency is taken as a monomial, a rational times powers of primes and of pi:
 
@@ -11,33 +11,66 @@ So the rank over Q is the number of classes, and
 
     s theta in 2 pi Z for some s != 0   iff   theta = 0 or theta = 2 pi a/m,
 
-the least such s being m in lowest terms. Most lags only come near: g(s) < 1.
+the least such s being m in lowest terms. How near other lags come is in `theory.recurrences`.
 
 Source: arXiv 2607.18759, Lemma 2 (uniqueness) and Table 5; rank and period are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm
+from math import gcd, lcm
 
 import numpy as np
 import sympy
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 
 from theory.errors import TheoryError
 from theory.schedule import RotarySchedule
 
-_CHUNK = 1 << 13
+
+@dataclass(frozen=True)
+class Circle:
+    """A class of pairs whose frequencies are whole multiples n_k of one unit that is no rational multiple of 2 pi."""
+
+    pairs: tuple[int, ...]
+    multiples: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class NearRecurrence:
-    """A lag s at which the kernel has a local maximum, and g(s) there."""
+class OrbitClosure:
+    """The closure of {s theta mod 2 pi}: a product of circles and of the residues of s modulo a period.
 
-    lag: int
-    kernel: float
+    `finite` lists the pairs with theta = 2 pi residue/period, those that never move among them.
+    """
+
+    circles: tuple[Circle, ...]
+    finite: tuple[int, ...]
+    residues: tuple[int, ...]
+    period: int
+
+
+def orbit_closure(schedule: RotarySchedule) -> OrbitClosure:
+    """The closure of the orbit of all pairs. Raises TheoryError as `rational_rank`.
+
+    Distinct classes of theta/2 pi are independent over Q, of the rational numbers too, so that the
+    orbit fills the product of their circles (Kronecker), uniformly (Weyl), whatever s is modulo the period.
+    """
+    classes: dict[_Class, dict[int, sympy.Expr]] = {}
+    for pair, theta in enumerate(_active(schedule, None)):
+        turn = theta / (2 * sympy.pi)
+        classes.setdefault(_RATIONAL if turn == 0 else _class(turn), {})[pair] = turn
+    fixed = {pair: sympy.Rational(turn) for pair, turn in classes.pop(_RATIONAL, {}).items()}
+    period = lcm(*(int(turn.q) for turn in fixed.values()))
+    circles = []
+    for turns in classes.values():
+        unit = next(iter(turns.values()))
+        ratios = [sympy.Rational(sympy.nsimplify(turn / unit)) for turn in turns.values()]
+        denominator = lcm(*(int(ratio.q) for ratio in ratios))
+        whole = [int(ratio * denominator) for ratio in ratios]
+        circles.append(Circle(tuple(turns), tuple(n // gcd(*whole) for n in whole)))
+    residues = tuple(int(turn * period) for turn in fixed.values())
+    return OrbitClosure(tuple(circles), tuple(fixed), residues, period)
 
 
 def rational_rank(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"] | None = None) -> int:
@@ -61,41 +94,19 @@ def realigning_period(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"]
     return lcm(*(int(sympy.Rational(turn).q) for turn in turns))
 
 
-def near_recurrences(
-    weights: Float64[np.ndarray, "pair"], schedule: RotarySchedule, reach: int, count: int = 5
-) -> tuple[NearRecurrence, ...]:
-    """The `count` highest local maxima of g over lags 1..reach, highest first, the nearer first in a tie.
+def monomial(theta: sympy.Expr) -> tuple[tuple[sympy.Expr, sympy.Rational], ...]:
+    """The factors of theta = prod a^(b/c) pi^k as pairs (base, exponent): bases are rational numbers or pi.
 
-    The falling flank of the peak at 0 holds no local maximum and so does not appear. Float64:
-    g(s) is off by about s 1e-16, so that nearer ties than this are not told apart.
+    Raises TheoryError where theta is no such product.
     """
-    if len(weights) != schedule.pairs:
-        raise TheoryError(f"give one weight a pair: the schedule has {schedule.pairs}, got {len(weights)}")
-    if reach < 1 or count < 1:
-        raise TheoryError(f"reach and count must be 1 or more, got {reach} and {count}")
-    best: list[NearRecurrence] = []
-    for start, g in _kernel_chunks(weights, schedule.frequencies, reach):
-        peaks = 1 + np.flatnonzero((g[1:-1] > g[:-2]) & (g[1:-1] >= g[2:]))
-        highest = peaks[np.argsort(-g[peaks], kind="stable")[:count]]
-        best += [NearRecurrence(start + int(j), float(g[j])) for j in highest]
-        best = sorted(best, key=lambda peak: -peak.kernel)[:count]
-    return tuple(best)
-
-
-def _kernel_chunks(
-    weights: Float64[np.ndarray, "pair"], frequencies: Float64[np.ndarray, "pair"], reach: int
-) -> Iterator[tuple[int, Float64[np.ndarray, "lag"]]]:
-    """g on overlapping runs of lags that start at `start`, each lag 1..reach once an inner one.
-
-    cos((start + j) theta) by the addition theorem: the cosines of j are taken once for all runs.
-    """
-    size = min(_CHUNK, reach)
-    angles = np.multiply.outer(np.arange(size + 2), frequencies)
-    cosines, sines = np.cos(angles), np.sin(angles)
-    for start in range(0, reach, size):
-        turn = start * frequencies
-        g = cosines @ (weights * np.cos(turn)) - sines @ (weights * np.sin(turn))
-        yield start, g[: min(size, reach - start) + 2]
+    factors = tuple(theta.as_powers_dict().items())
+    for base, power in factors:
+        if not sympy.sympify(power).is_Rational or not (base == sympy.pi or _is_radicand(base, power)):
+            raise TheoryError(
+                f"the frequency {theta} is no rational times powers of primes and of pi: its rational "
+                "dependence on others is not decided, give frequencies of the form q * a**(b/c) * pi**k"
+            )
+    return factors
 
 
 _Class = tuple[tuple[sympy.Expr, sympy.Rational], ...]
@@ -117,12 +128,7 @@ def _active(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"] | None) -
 def _class(theta: sympy.Expr) -> _Class:
     """Fractional exponents of the primes and the exponent of pi, those that are not 0."""
     exponents: dict[sympy.Expr, sympy.Rational] = {}
-    for factor, power in theta.as_powers_dict().items():
-        if not power.is_Rational or not (factor == sympy.pi or _is_radicand(factor, power)):
-            raise TheoryError(
-                f"the frequency {theta} is no rational times powers of primes and of pi: its rational "
-                "dependence on others is not decided, give frequencies of the form q * a**(b/c) * pi**k"
-            )
+    for factor, power in monomial(theta):
         primes = {factor: 1} if factor == sympy.pi else sympy.factorrat(factor)
         for prime, multiplicity in primes.items():
             prime = sympy.sympify(prime)
