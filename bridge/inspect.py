@@ -16,7 +16,7 @@ import numpy as np
 
 from bridge.errors import BridgeError
 from bridge.prediction import Prediction, predict
-from theory.dilution import exact_profile
+from theory.exact_law import exact_profile
 from theory.head import Head
 from theory.kernel import Margin, carrier_profile, margin, selected_offset
 

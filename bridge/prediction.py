@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-from theory.dilution import exact_law, margin_bound, mean_profile_law
+from theory.dilution import margin_bound, mean_profile_law
+from theory.exact_law import exact_law
 from theory.head import Carrier, Head
 from theory.kernel import Margin, margin, mean_profile, selected_offset
 

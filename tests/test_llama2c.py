@@ -29,7 +29,7 @@ from bridge.sources.tokens import (
     unigram,
     unigram_weights,
 )
-from theory.dilution import exact_law, exact_profile
+from theory.exact_law import exact_law, exact_profile
 from theory.head import Head
 from theory.kernel import carrier_profile
 from theory.schedule import RotarySchedule

@@ -4,8 +4,6 @@ Rotations are block-diagonal matrices, expectations are sums over all token sequ
 come from mpmath at 40 digits.
 """
 
-import itertools
-
 import mpmath
 import numpy as np
 import pytest
@@ -17,13 +15,12 @@ from scipy.special import softmax
 
 from theory.dilution import (
     dilution_curve,
-    exact_law,
-    exact_profile,
     fit_inverse_linear,
     margin_bound,
     mean_profile_law,
 )
 from theory.errors import TheoryError
+from theory.exact_law import exact_law, exact_profile
 from theory.head import Carrier, Head
 from theory.kernel import carrier_profile, kernel, margin, mean_profile, selected_offset
 from theory.schedule import RotarySchedule, as_lanes, as_pairs
@@ -48,56 +45,6 @@ def token_head(seed, dim=4, joint=False):
         return head
     local = np.stack([vectors[1], rng.normal(size=(TOKENS, dim))], axis=1)
     return Head(schedule, vectors[0], weights, local, vectors[1], weights, logit_scale=0.8)
-
-
-def enumerated_attention(head, length):
-    """E[attention] at each offset: a sum over all token sequences, the query at offset 0."""
-    turns = [rotation(head.schedule.frequencies, -j) for j in range(length)]
-    expected = np.zeros(length)
-    for tokens in itertools.product(range(TOKENS), repeat=length):
-        query = head.queries[tokens[0]]
-        keys = [head.local_keys[tokens[0], j] if j < head.window else head.keys[b] for j, b in enumerate(tokens)]
-        logits = [head.logit_scale * query @ turn @ key for turn, key in zip(turns, keys, strict=True)]
-        expected += np.prod(head.key_weights[list(tokens)]) * softmax(logits)
-    return expected
-
-
-@pytest.mark.parametrize("joint", [False, True], ids=["self key", "window of 2"])
-@pytest.mark.parametrize("seed", range(4))
-def test_exact_law_is_the_sum_over_all_sequences(seed, joint):
-    head = token_head(seed, joint=joint)
-    lengths = range(2, LENGTH + 1)
-    enumerated = {length: enumerated_attention(head, length) for length in lengths}
-    np.testing.assert_allclose(exact_profile(head, LENGTH), enumerated[LENGTH], rtol=1e-9)
-    for offset in range(LENGTH):
-        covered = [length for length in lengths if length > offset]
-        truth = [enumerated[length][offset] for length in covered]
-        np.testing.assert_allclose(exact_law(head, offset, covered), truth, rtol=1e-9)
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 10_000), length=st.integers(1, 40), joint=st.booleans())
-def test_exact_profile_sums_to_one(seed, length, joint):
-    assert exact_profile(token_head(seed, joint=joint), length).sum() == pytest.approx(1, abs=1e-9)
-
-
-def test_exact_law_of_steep_logits():
-    head = token_head(0)
-    steep = Head.from_tokens(head.schedule, 6 * head.queries, 6 * head.keys, head.key_weights, head.logit_scale)
-    np.testing.assert_allclose(exact_profile(steep, LENGTH), enumerated_attention(steep, LENGTH), atol=1e-9)
-
-
-def test_quadrature_keeps_the_error_it_is_given():
-    head, lengths = token_head(3, dim=16), (4, 16, 64)
-    coarse, fine = exact_law(head, 2, lengths, 1e-4), exact_law(head, 2, lengths, 1e-10)
-    np.testing.assert_allclose(coarse, fine, rtol=1e-4)
-    assert (coarse != fine).any()
-
-
-def test_a_joint_window_that_is_wide_enough_needs_no_quadrature():
-    head = token_head(1, joint=True)
-    own = softmax(head.local_logits(), axis=1)
-    np.testing.assert_allclose(exact_law(head, 1, [2]), [head.query_weights @ own[:, 1]], rtol=1e-9)
 
 
 @settings(deadline=None, max_examples=30)
@@ -246,7 +193,7 @@ def test_the_carrier_fraction_by_hand() -> None:
     carrier = Head.from_tokens(schedule, queries, keys, np.array([0.25, 0.75]), 1.0).carrier()
     assert carrier.query_fraction == pytest.approx(1.5**2 / 3)
     assert carrier.key_fraction == pytest.approx(1.0 / 4)
-    assert carrier.self_logit == pytest.approx(0.0)
+    assert carrier.local_profile == pytest.approx([0.0])
 
 
 def test_random_vectors_have_the_fraction_one_over_their_number() -> None:

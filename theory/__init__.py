@@ -1,40 +1,183 @@
-"""The analytic side: from a head's content to its carrier, kernel, dilution curve, and what is proved of them."""
+"""The analytic side: from a head's content to its carrier, kernel, laws and designs, and what is proved of them.
 
-from theory.dilution import (
-    InverseLinearFit,
-    dilution_curve,
-    exact_law,
-    exact_profile,
-    fit_inverse_linear,
-    margin_bound,
-    mean_profile_law,
+Schedules and scalings; heads and their carriers; profiles and margins; laws of attention and accuracy
+against length; certified numbers and recurrences; interpolants and best carriers; what optimizers do to
+rows that nothing trains; long contexts, horizons and discrepancies. The statements are `theory.statements`.
+"""
+
+from theory.accuracy import AccuracyLaw, accuracy_law
+from theory.bias import BucketBias, LinearBias, OffsetBias
+from theory.certified import (
+    CertifiedMargin,
+    CertifiedMaximum,
+    Enclosure,
+    certified_margin,
+    certified_maximum,
+    kernel_enclosure,
 )
+from theory.design import (
+    BestCarrier,
+    DistanceFromBest,
+    best_carrier,
+    best_carrier_in_context,
+    best_margin_curve,
+    distance_from_best,
+)
+from theory.dilution import InverseLinearFit, dilution_curve, fit_inverse_linear, margin_bound, mean_profile_law
+from theory.discrepancy import (
+    SwapScores,
+    SymbolicLoss,
+    dirichlet_bound,
+    discrepancy,
+    positional_discrepancy,
+    swap_scores,
+    symbolic_loss,
+)
+from theory.drift import CoupledAdam, Decay, NormLaw
+from theory.equidistribution import dilution_rate, exact_limit, orbit_average
 from theory.errors import TheoryError
+from theory.exact_law import exact_law, exact_laws, exact_moments, exact_profile, exact_surface
+from theory.group_interpolant import GroupInterpolant, least_group_norm
 from theory.head import Carrier, Head
-from theory.incommensurability import NearRecurrence, near_recurrences, rational_rank, realigning_period
+from theory.horizon import BF16, FP16, FP32, FloatFormat, least_modular_amplitude, lookback_horizon, precision_cap
+from theory.incommensurability import Circle, OrbitClosure, orbit_closure, rational_rank, realigning_period
+from theory.interpolant import (
+    CertifiedInterpolant,
+    InterpolationProblem,
+    SpectralInterpolant,
+    certified_min_norm,
+    min_norm,
+    ridge,
+)
 from theory.kernel import Margin, carrier_profile, kernel, margin, mean_profile, selected_offset
+from theory.limits import (
+    InversionRate,
+    aliased_pairs,
+    binned_pairs,
+    collision_length,
+    expected_aliased_pairs,
+    inversion_rate,
+    middle_range_kernel,
+    position_inversion,
+    token_inversion,
+)
+from theory.ramp_scaling import Llama3, Yarn
+from theory.recurrences import (
+    NearRecurrence,
+    Recurrence,
+    continued_fraction_recurrences,
+    lattice_recurrences,
+    near_recurrences,
+    record_recurrences,
+)
+from theory.rope_parameters import read_scaling, read_schedule, read_schedules
+from theory.scaling import DynamicNtk, Linear, LongRope, Ntk, Proportional, Scaling, Unscaled
 from theory.schedule import RotarySchedule
 
-__all__ = [
-    "Carrier",
-    "Head",
-    "InverseLinearFit",
-    "Margin",
-    "NearRecurrence",
+__all__ = [  # noqa: RUF022 -- by purpose, as above
+    # schedules and scalings
     "RotarySchedule",
-    "TheoryError",
-    "carrier_profile",
-    "dilution_curve",
-    "exact_law",
-    "exact_profile",
-    "fit_inverse_linear",
-    "kernel",
-    "margin",
-    "margin_bound",
-    "mean_profile",
-    "mean_profile_law",
-    "near_recurrences",
+    "DynamicNtk",
+    "Linear",
+    "LongRope",
+    "Ntk",
+    "Proportional",
+    "Scaling",
+    "Unscaled",
+    "Llama3",
+    "Yarn",
+    "read_scaling",
+    "read_schedule",
+    "read_schedules",
+    "Circle",
+    "OrbitClosure",
+    "orbit_closure",
     "rational_rank",
     "realigning_period",
+    # heads and carriers
+    "Carrier",
+    "Head",
+    "BucketBias",
+    "LinearBias",
+    "OffsetBias",
+    "Margin",
+    "carrier_profile",
+    "kernel",
+    "margin",
+    "mean_profile",
     "selected_offset",
+    # laws against length
+    "InverseLinearFit",
+    "dilution_curve",
+    "fit_inverse_linear",
+    "margin_bound",
+    "mean_profile_law",
+    "exact_law",
+    "exact_laws",
+    "exact_moments",
+    "exact_profile",
+    "exact_surface",
+    "dilution_rate",
+    "exact_limit",
+    "orbit_average",
+    "AccuracyLaw",
+    "accuracy_law",
+    # certified numbers and recurrences
+    "CertifiedMargin",
+    "CertifiedMaximum",
+    "Enclosure",
+    "certified_margin",
+    "certified_maximum",
+    "kernel_enclosure",
+    "NearRecurrence",
+    "Recurrence",
+    "continued_fraction_recurrences",
+    "lattice_recurrences",
+    "near_recurrences",
+    "record_recurrences",
+    # interpolants and designs
+    "CertifiedInterpolant",
+    "InterpolationProblem",
+    "SpectralInterpolant",
+    "certified_min_norm",
+    "min_norm",
+    "ridge",
+    "GroupInterpolant",
+    "least_group_norm",
+    "BestCarrier",
+    "DistanceFromBest",
+    "best_carrier",
+    "best_carrier_in_context",
+    "best_margin_curve",
+    "distance_from_best",
+    # what optimizers do to untrained rows
+    "CoupledAdam",
+    "Decay",
+    "NormLaw",
+    # long contexts, horizons, discrepancies
+    "InversionRate",
+    "aliased_pairs",
+    "binned_pairs",
+    "collision_length",
+    "expected_aliased_pairs",
+    "inversion_rate",
+    "middle_range_kernel",
+    "position_inversion",
+    "token_inversion",
+    "BF16",
+    "FP16",
+    "FP32",
+    "FloatFormat",
+    "least_modular_amplitude",
+    "lookback_horizon",
+    "precision_cap",
+    "SwapScores",
+    "SymbolicLoss",
+    "dirichlet_bound",
+    "discrepancy",
+    "positional_discrepancy",
+    "swap_scores",
+    "symbolic_loss",
+    # errors
+    "TheoryError",
 ]

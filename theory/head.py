@@ -1,17 +1,19 @@
 """What the theory knows of an attention head, and the carrier that follows from it.
 
-A head is a schedule, a content distribution of its pre-rotation queries and keys, and a
-logit scale. A query comes with *local keys* of its own at offsets 0, -1, ..., -(w-1), joint
-with it (the key at offset 0 is of the query's own token); the keys further back are
-independent of it, from a weighted pool. In the toy task and in layer 0 of a model both
-pools are the vocabulary and the local window is the self key alone.
+A head is a schedule, a content distribution of its pre-rotation queries and keys, a logit
+scale and, where there is one, a bias per offset. A query comes with *local keys* of its own at
+offsets 0, -1, ..., -(w-1), joint with it (the key at offset 0 is of the query's own token), and
+may come with its own *sink key*, that of the first token, at offset -(L-1); all other keys are
+independent of it, from a weighted pool. In the toy task and in layer 0 of a model both pools
+are the vocabulary, the local window is the self key alone and there is no sink.
 
-The carrier is the pair of means (m_Q, m_K). With a_i, b_i their rotary pairs,
+The carrier is the pair of means (m_Q, m_K). With a_i, b_i their rotary pairs and f the
+schedule's attention factor (on the pairs that rotate),
 
-    phi(delta) = scale m_Q^T R_delta m_K = sum_i r_i cos(delta theta_i - psi_i),
-    r_i = scale |a_i||b_i|,  psi_i = arg a_i - arg b_i.
+    phi(delta) = scale m_Q^T F R_delta m_K = sum_i r_i cos(delta theta_i - psi_i),
+    r_i = scale f^2 |a_i||b_i|,  psi_i = arg a_i - arg b_i.
 
-Source: arXiv 2607.18759, sections 2 and 4.2, Proposition 1.
+Source: arXiv 2607.18759, sections 2 and 4.2, Proposition 1; window and sink are ours.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64, Int
 
+from theory.bias import OffsetBias
 from theory.errors import TheoryError
 from theory.schedule import RotarySchedule, as_pairs
 
@@ -29,8 +32,9 @@ from theory.schedule import RotarySchedule, as_pairs
 class Head:
     """An attention head as a distribution of pre-rotation queries and keys.
 
-    `local_keys[a, j]` is the key at offset -j of query a; `keys` is the pool of all keys
-    further back. Weights are probabilities. `logit_scale` turns scores into nats.
+    `local_keys[a, j]` is the key at offset -j of query a, `sink_keys[a]` the key of the first
+    token of its sequence, `keys` the pool of all other keys. Weights are probabilities.
+    `logit_scale` turns scores into nats, `bias` is added after it.
     Raises TheoryError where shapes, weights or numbers do not fit.
     """
 
@@ -41,22 +45,39 @@ class Head:
     keys: Float64[np.ndarray, "key dim"]
     key_weights: Float64[np.ndarray, "key"]
     logit_scale: float
+    sink_keys: Float64[np.ndarray, "query dim"] | None = None
+    bias: OffsetBias | None = None
 
     def __post_init__(self) -> None:
         width, queries = self.schedule.dim, len(self.queries)
+        if queries == 0 or len(self.keys) == 0:
+            raise TheoryError(
+                f"a head without content attends to nothing: got {queries} queries and {len(self.keys)} keys, "
+                "give one of each or more"
+            )
         given = (self.queries.shape[1], self.local_keys.shape[2], self.keys.shape[1])
         if given != (width, width, width):
-            raise TheoryError(f"queries, local keys and keys have widths {given}, the schedule has {width}")
+            raise TheoryError(
+                f"queries, local keys and keys have widths {given}, the schedule has {width}: "
+                "give vectors of the head's own width, or a schedule of theirs"
+            )
         if self.local_keys.shape[:1] != (queries,) or self.local_keys.shape[1] < 1:
             raise TheoryError("every query needs its own key at offset 0 (local_keys[:, 0])")
+        if self.sink_keys is not None and self.sink_keys.shape != self.queries.shape:
+            raise TheoryError(f"{queries} queries of width {width} need a sink key each, got {self.sink_keys.shape}")
         for name, weights, rows in (
             ("query", self.query_weights, queries),
             ("key", self.key_weights, len(self.keys)),
         ):
             if len(weights) != rows or not (weights >= 0).all() or not abs(weights.sum() - 1) <= 1e-9:
-                raise TheoryError(f"{name} weights must be {rows} probabilities with sum 1")
+                raise TheoryError(
+                    f"{name} weights must be {rows} probabilities with sum 1, got {len(weights)} with least "
+                    f"{weights.min(initial=np.inf):g} and sum {weights.sum():.12g}: divide counts by their sum"
+                )
         for name, vectors in (("queries", self.queries), ("local keys", self.local_keys), ("keys", self.keys)):
             _check_finite(name, vectors)
+        if self.sink_keys is not None:
+            _check_finite("sink keys", self.sink_keys)
         _check_scale(self.logit_scale)
 
     @classmethod
@@ -67,9 +88,10 @@ class Head:
         keys: Float64[np.ndarray, "token dim"],
         weights: Float64[np.ndarray, "token"],
         logit_scale: float,
+        bias: OffsetBias | None = None,
     ) -> Head:
         """A head whose content is a vocabulary: row a of both arrays belongs to token a."""
-        return cls(schedule, queries, weights, keys[:, None, :], keys, weights, logit_scale)
+        return cls(schedule, queries, weights, keys[:, None, :], keys, weights, logit_scale, bias=bias)
 
     @property
     def window(self) -> int:
@@ -77,18 +99,33 @@ class Head:
         return self.local_keys.shape[1]
 
     def logits(self, offsets: Int[np.ndarray, "offset"]) -> Float64[np.ndarray, "query offset key"]:
-        """The score table l[a, delta, b] = scale q_a^T R_delta k_b of the pool, in nats (Lemma 1)."""
-        turned = self.schedule.rotate(
-            np.broadcast_to(self.queries[:, None], (len(self.queries), len(offsets), self.schedule.dim)),
-            np.broadcast_to(-offsets, (len(self.queries), len(offsets))),
-        )
-        return self.logit_scale * (turned @ self.keys.T)
+        """The score table l[a, delta, b] = scale q_a^T R_delta k_b + bias of the pool, in nats (Lemma 1)."""
+        return np.moveaxis(self._turned(offsets) @ self.keys.T, 0, 1) + self._bias(offsets)[:, None]
 
     def local_logits(self) -> Float64[np.ndarray, "query window"]:
         """Logits of every query with its own local keys, in nats."""
-        offsets = np.broadcast_to(-np.arange(self.window), self.local_keys.shape[:2])
-        turned = self.schedule.rotate(self.local_keys, offsets)
-        return self.logit_scale * np.einsum("qd,qwd->qw", self.queries, turned)
+        offsets = -np.arange(self.window)
+        return np.einsum("wqd,qwd->qw", self._turned(offsets), self.local_keys) + self._bias(offsets)
+
+    def sink_logits(self, offsets: Int[np.ndarray, "offset"]) -> Float64[np.ndarray, "query offset"]:
+        """Logits of every query with its own sink key at each offset, -(L-1) at length L, in nats.
+
+        Raises TheoryError where the head has no sink key.
+        """
+        if self.sink_keys is None:
+            raise TheoryError("this head has no sink key: give sink_keys, one a query")
+        return np.einsum("oqd,qd->qo", self._turned(offsets), self.sink_keys) + self._bias(offsets)
+
+    def _turned(self, offsets: Int[np.ndarray, "offset"]) -> Float64[np.ndarray, "offset query dim"]:
+        """Queries turned so that their product with an unrotated key is the logit at each offset, without bias."""
+        scaled = self.logit_scale * np.repeat(self.schedule.score_gains, 2) * self.queries
+        shape = (len(offsets), len(self.queries))
+        return self.schedule.rotate(
+            np.broadcast_to(scaled, (*shape, self.schedule.dim)), np.broadcast_to(-offsets[:, None], shape)
+        )
+
+    def _bias(self, offsets: Int[np.ndarray, "offset"]) -> Float64[np.ndarray, "offset"]:
+        return np.zeros(len(offsets)) if self.bias is None else self.bias.at(-offsets)
 
     def carrier(self) -> Carrier:
         """The means of the content and what they say of it."""
@@ -100,23 +137,24 @@ class Head:
             logit_scale=self.logit_scale,
             query_fraction=_fraction(query_mean, self.queries, self.query_weights),
             key_fraction=_fraction(key_mean, self.keys, self.key_weights),
-            self_logit=float(self.query_weights @ self.local_logits()[:, 0]),
+            local_profile=self.query_weights @ self.local_logits(),
+            bias=self.bias,
         )
 
     def with_key_mean(self, key_mean: Float64[np.ndarray, "dim"]) -> Head:
         """The same head with another mean key: every key shifted, every residual kept."""
         shift = key_mean - self.key_weights @ self.keys
-        return replace(self, keys=self.keys + shift, local_keys=self.local_keys + shift)
+        sink = None if self.sink_keys is None else self.sink_keys + shift
+        return replace(self, keys=self.keys + shift, local_keys=self.local_keys + shift, sink_keys=sink)
 
 
 @dataclass(frozen=True, eq=False)
 class Carrier:
     """The mean query and mean key of a head.
 
-    `query_fraction` and `key_fraction` are |mean|^2 / E|vector|^2, NaN where all vectors are 0;
-    `self_logit` is the mean
-    logit at offset 0 in nats, which holds the covariance of a token's own query and key and
-    so is not phi(0).
+    `query_fraction` and `key_fraction` are |mean|^2 / E|vector|^2, NaN where all vectors are 0.
+    `local_profile` is the mean logit at offsets 0, -1, ... of the window in nats, bias included:
+    it holds the covariance of a query with its own keys and so is not phi.
     """
 
     schedule: RotarySchedule
@@ -125,7 +163,8 @@ class Carrier:
     logit_scale: float
     query_fraction: float
     key_fraction: float
-    self_logit: float
+    local_profile: Float64[np.ndarray, "window"]
+    bias: OffsetBias | None = None
 
     def __post_init__(self) -> None:
         _check_widths(self.schedule, self.query_mean, self.key_mean)
@@ -141,14 +180,14 @@ class Carrier:
         key_mean: Float64[np.ndarray, "dim"],
         logit_scale: float,
     ) -> Carrier:
-        """The carrier of the head without residuals: fractions 1, self logit phi(0)."""
-        _check_widths(schedule, query_mean, key_mean)
-        return cls(schedule, query_mean, key_mean, logit_scale, 1.0, 1.0, logit_scale * float(query_mean @ key_mean))
+        """The carrier of the head without residuals: fractions 1, no key of a logit other than phi, no bias."""
+        return cls(schedule, query_mean, key_mean, logit_scale, 1.0, 1.0, np.empty(0))
 
     @property
     def amplitudes(self) -> Float64[np.ndarray, "pair"]:
-        """r_i = scale |a_i||b_i|, in nats."""
-        return self.logit_scale * np.abs(as_pairs(self.query_mean)) * np.abs(as_pairs(self.key_mean))
+        """r_i = scale f^2 |a_i||b_i|, in nats."""
+        gains = self.logit_scale * self.schedule.score_gains
+        return gains * np.abs(as_pairs(self.query_mean)) * np.abs(as_pairs(self.key_mean))
 
     @property
     def phases(self) -> Float64[np.ndarray, "pair"]:

@@ -7,6 +7,7 @@ vocabulary, every token as likely as any other, and the key at offset 0 is the q
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float64
 from torch import Tensor
 
 from bridge.errors import BridgeError
@@ -32,6 +33,11 @@ def head_of_run(run: Run) -> Head:
         weights=np.full(spec.vocabulary, 1 / spec.vocabulary),
         logit_scale=spec.width**-0.5,
     )
+
+
+def readout_of_run(run: Run) -> Float64[np.ndarray, "key output"]:
+    """O[b, y] = (U W_V E_b)_y: what full attention on token b gives to the score of output y."""
+    return _float64(run.model.embedding) @ _float64(run.model.value).T @ _float64(run.model.readout).T
 
 
 def _float64(parameter: Tensor) -> np.ndarray:

@@ -24,7 +24,8 @@ import sympy
 from jaxtyping import Float64
 from sympy.simplify.simplify import sum_add
 
-from theory.dilution import exact_law, margin_bound, mean_profile_law
+from theory.dilution import margin_bound, mean_profile_law
+from theory.exact_law import exact_law
 from theory.head import Head
 from theory.kernel import margin, mean_profile
 from theory.schedule import RotarySchedule

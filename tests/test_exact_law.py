@@ -1,0 +1,254 @@
+"""The exact law against sums over all token sequences and against simulation, which share no code with it.
+
+Logits come from explicit rotation matrices or from sines and cosines written here; expectations are
+sums over every assignment of keys, or means over sampled sequences.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import block_diag
+from scipy.special import softmax
+
+from theory.bias import BucketBias, LinearBias
+from theory.dilution import mean_profile_law
+from theory.errors import TheoryError
+from theory.exact_law import exact_law, exact_laws, exact_moments, exact_profile, exact_surface
+from theory.head import Head
+from theory.kernel import mean_profile
+from theory.ramp_scaling import Llama3, Yarn
+from theory.scaling import DynamicNtk, Linear, LongRope, Ntk, Proportional
+from theory.schedule import RotarySchedule
+
+BIASES = {
+    "no bias": None,
+    "ALiBi": LinearBias(0.3),
+    "one bucket a distance": BucketBias.clamped(np.array([0.0, 1.0, -2.0, 0.5])),
+    "T5": BucketBias.t5(np.array([0.0, 0.7, 1.1, -0.4]), max_distance=4),
+}
+
+
+def small_head(seed, tokens, window=1, sink=False, bias=None, spread=1.0, dim=4):
+    """A head on a few tokens of unequal weight, each query with keys of its own in the window."""
+    rng = np.random.default_rng(seed)
+    queries, keys = spread**0.5 * rng.normal(size=(2, tokens, dim))
+    weights = rng.dirichlet(np.full(tokens, 3.0))
+    local = np.concatenate([keys[:, None], spread**0.5 * rng.normal(size=(tokens, window - 1, dim))], axis=1)
+    sinks = spread**0.5 * rng.normal(size=(tokens, dim)) if sink else None
+    schedule = RotarySchedule(rng.uniform(0.01, 2, size=dim // 2), attention_factor=1.1)
+    return Head(schedule, queries, weights, local, keys, weights, 0.8, sinks, bias)
+
+
+def enumerated(head, length, power=1):
+    """E[attention^power] at each offset: every assignment of the independent keys, by outer sums of their masses."""
+
+    def mass(query, key, distance):
+        turns = [[[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]] for t in -distance * head.schedule.frequencies]
+        score = query @ block_diag(*turns) @ key * head.logit_scale * head.schedule.attention_factor**2
+        return np.exp(score + (0 if head.bias is None else head.bias.at(np.array([distance]))[0]))
+
+    expected = np.zeros(length)
+    for a, query in enumerate(head.queries):
+        own = {j: [mass(query, key, j)] for j, key in enumerate(head.local_keys[a][:length])}
+        far = {j: [mass(query, key, j) for key in head.keys] for j in range(head.window, length)}
+        if head.sink_keys is not None:
+            far[length - 1] = [mass(query, head.sink_keys[a], length - 1)]
+        present = own | far
+        for offset in range(length):
+            total, probability = np.zeros(1), np.ones(1)
+            for masses in (masses for j, masses in present.items() if j != offset):
+                total = np.add.outer(total, masses).reshape(-1)
+                odds = head.key_weights if len(masses) > 1 else np.ones(1)
+                probability = np.multiply.outer(probability, odds).reshape(-1)
+            for x, odds in zip(present[offset], head.key_weights if len(present[offset]) > 1 else [1.0], strict=True):
+                expected[offset] += head.query_weights[a] * odds * probability @ (x / (x + total)) ** power
+    return expected
+
+
+@st.composite
+def heads_and_lengths(draw):
+    """m <= 4 tokens and m^L <= 2e5 sequences, window and sink on and off."""
+    tokens, window, sink = draw(st.integers(2, 4)), draw(st.integers(1, 3)), draw(st.booleans())
+    longest = int(np.log(2e5) / np.log(tokens))
+    length = draw(st.integers(window + 1 if sink else 1, min(longest, 9)))
+    bias, spread = BIASES[draw(st.sampled_from(sorted(BIASES)))], draw(st.sampled_from([0.3, 1.0, 4.0]))
+    return (draw(st.integers(0, 10_000)), tokens, window, sink, bias, spread), length
+
+
+@settings(deadline=None, max_examples=60)
+@given(heads_and_lengths())
+def test_exact_law_is_the_sum_over_all_sequences(case):
+    """Targets inside and outside the window and on the sink; 1e-10, the quadrature's own error being 1e-11."""
+    head, length = small_head(*case[0]), case[1]
+    truth = enumerated(head, length)
+    np.testing.assert_allclose(exact_profile(head, length, 1e-11), truth, rtol=1e-10)
+    offset = length // 2
+    np.testing.assert_allclose(exact_law(head, offset, [length], 1e-11), [truth[offset]], rtol=1e-10)
+    variance = enumerated(head, length, power=2)[offset] - truth[offset] ** 2
+    # The difference of two moments: its error is theirs, so it is compared in units of the second moment.
+    mean, spread = exact_moments(head, offset, [length], 1e-11)
+    assert (mean[0], spread[0] ** 2) == pytest.approx((truth[offset], variance), abs=1e-10)
+
+
+def test_one_pass_over_offsets_and_lengths_is_the_law_at_each():
+    """Also across the blocks that the offsets are taken in: 2100 keys make them 16 offsets long."""
+    rng = np.random.default_rng(7)
+    keys, weights = rng.normal(size=(2100, 4)), rng.dirichlet(np.ones(2100))
+    base = small_head(7, 2, window=3, sink=True, bias=BIASES["ALiBi"])
+    head = Head(
+        base.schedule, base.queries, base.query_weights, base.local_keys, keys, weights, 0.8, base.sink_keys, base.bias
+    )
+    offsets, lengths = [0, 2, 3, 18, 19, 40], [41, 19, 20, 4, 64]
+    surface = exact_surface(head, offsets, lengths)
+    for row, offset in zip(surface, offsets, strict=True):
+        for cell, length in zip(row, lengths, strict=True):
+            assert cell == (pytest.approx(exact_law(head, offset, [length])[0], rel=3e-9) if length > offset else 0)
+    assert exact_profile(head, 64).sum() == pytest.approx(1, abs=3e-9)
+    np.testing.assert_array_equal(exact_laws([head, base], 2, [4, 9])[1], exact_law(base, 2, [4, 9]))
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10_000), length=st.integers(4, 40), window=st.integers(1, 3), sink=st.booleans())
+def test_exact_profile_sums_to_one(seed, length, window, sink):
+    assert exact_profile(small_head(seed, 3, window, sink), length).sum() == pytest.approx(1, abs=3e-9)
+
+
+def test_quadrature_keeps_the_error_it_is_given():
+    head, lengths = small_head(3, 3, dim=16), (4, 16, 64)
+    coarse, fine = exact_law(head, 2, lengths, 1e-4), exact_law(head, 2, lengths, 1e-11)
+    np.testing.assert_allclose(coarse, fine, rtol=1e-4)
+    assert (coarse != fine).any()
+
+
+def test_a_joint_window_that_is_wide_enough_needs_no_quadrature():
+    head = small_head(1, 3, window=2)
+    own = softmax(head.local_logits(), axis=1)
+    np.testing.assert_allclose(exact_law(head, 1, [2]), [head.query_weights @ own[:, 1]], rtol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [12.0, 100.0, 1000.0])
+def test_beyond_the_usual_spread_it_answers_within_its_tolerance_or_raises(spread):
+    head = small_head(0, 3, spread=spread)
+    reach = np.ptp(np.concatenate([head.logits(-np.arange(5)).reshape(-1), head.local_logits().reshape(-1)]))
+    if spread < 1000:
+        assert 30 < reach < 600
+        np.testing.assert_allclose(exact_profile(head, 5), enumerated(head, 5), rtol=1e-8, atol=1e-15)
+    else:
+        assert reach > 600
+        with pytest.raises(TheoryError, match=r"over .* nats, the exact law takes 600: such a head has diverged"):
+            exact_profile(head, 5)
+
+
+def random_schedule(rng, dim):
+    """One of eleven kinds of schedule: plain, partial, periodic, none, and every scaling."""
+    base, factor = float(10 ** rng.uniform(2, 6)), float(rng.uniform(1, 8))
+    rotated = 2 * int(rng.integers(1, dim // 2 + 1))
+    per_pair = list(rng.uniform(1, 8, size=dim // 2))
+    choices = [
+        lambda: RotarySchedule.geometric(dim, base),
+        lambda: RotarySchedule.geometric(rotated, base).padded(dim),
+        lambda: RotarySchedule.periodic([(1, int(m)) for m in rng.integers(2, 40, size=dim // 2)]),
+        lambda: RotarySchedule.without_rotation(dim),
+        lambda: Linear(factor).schedule(dim, base),
+        lambda: Ntk(factor).schedule(dim, base),
+        lambda: DynamicNtk(factor, trained_length=128).schedule(dim, base, length=512),
+        lambda: LongRope(per_pair, per_pair, trained_length=128, factor=factor).schedule(dim, base, length=512),
+        lambda: Proportional(0.5, factor).schedule(dim, base),
+        lambda: Yarn(factor, trained_length=4096).schedule(dim, base),
+        lambda: Llama3(factor, 128, 1.0, 4.0).schedule(dim, base),
+    ]
+    return choices[rng.integers(len(choices))]()
+
+
+def random_head(rng, longest):
+    """d 4-128, m 2-50, every schedule and bias, logits that spread to 30 nats over the offsets."""
+    tokens, dim, spread = int(rng.integers(2, 51)), 2 * int(rng.integers(2, 65)), rng.uniform(0.5, 30)
+    schedule = random_schedule(rng, dim)
+    bias = [None, LinearBias(rng.uniform(0, spread / 2 / longest)), BucketBias.t5(rng.normal(size=32))][rng.integers(3)]
+    queries, keys = rng.normal(size=(2, tokens, dim)) + rng.normal(size=(2, 1, dim))
+    weights = rng.dirichlet(np.ones(tokens))
+    unscaled = score_table(schedule, queries, keys, longest)
+    room = spread - (0 if bias is None else np.ptp(bias.at(np.arange(longest))))
+    scale = max(room, 0.1) / np.ptp(unscaled)
+    table = scale * unscaled + (0 if bias is None else bias.at(np.arange(longest))[:, None])
+    return Head.from_tokens(schedule, queries, keys, weights, float(scale), bias), table
+
+
+def score_table(schedule, queries, keys, longest):
+    """q_a^T F R_delta k_b [query, offset, key], cosines and sines written out."""
+    (q0, q1), (k0, k1) = ((x[:, 0::2], x[:, 1::2]) for x in (queries, keys))
+    # The tail of a partly rotated head has angle 0 and no attention factor.
+    factor = np.where(np.arange(schedule.pairs) < schedule.pairs - schedule.unrotated, schedule.attention_factor, 1.0)
+    # The query turned forwards by the distance instead of the key turned back.
+    angles = np.outer(np.arange(longest), schedule.frequencies)
+    cos, sin = factor**2 * np.cos(angles), factor**2 * np.sin(angles)
+    turned = (q0[:, None] * cos - q1[:, None] * sin, q0[:, None] * sin + q1[:, None] * cos)
+    return turned[0] @ k0.T + turned[1] @ k1.T
+
+
+def test_two_hundred_heads_agree_with_simulation():
+    """Standard errors are those of the law's own second moment; 5.1 is one chance in 3700 over 800 normal tests.
+
+    A shifted offset is the positive control: it is refused.
+    """
+    rng, lengths, sequences = np.random.default_rng(20_260_724), np.array([16, 64, 256, 512]), 3000
+    worst, shifted = 0.0, 0.0
+    for number in range(200):
+        head, table = random_head(rng, lengths.max())
+        offset = int(rng.integers(0, 16))
+        tokens = rng.choice(len(head.keys), size=(sequences, lengths.max()), p=head.key_weights)
+        mass = np.exp(table - table.max())[tokens[:, :1], np.arange(lengths.max()), tokens]
+        attention = (mass[:, [offset]] / np.cumsum(mass, axis=1)[:, lengths - 1]).mean(axis=0)
+        mean, spread = exact_moments(head, offset, lengths, 1e-6)
+        error = spread / sequences**0.5
+        worst = max(worst, np.abs((attention - mean) / error).max())
+        if number < 10:
+            other = exact_law(head, (offset + 1) % 16, lengths, 1e-6)
+            shifted = max(shifted, np.abs((attention - other) / error).max())
+    assert worst < 5.1 < shifted
+
+
+def test_mean_profile_law_with_window_sink_and_bias_is_the_softmax_of_mean_logits():
+    head = small_head(4, 3, window=2, sink=True, bias=BIASES["ALiBi"])
+    lengths = np.array([3, 4, 9])
+    sink = head.query_weights @ head.sink_logits(1 - lengths)
+    law = mean_profile_law(mean_profile(head.carrier(), 9), 2, lengths, sink)
+    pool = np.einsum("a,aob,b->o", head.query_weights, head.logits(-np.arange(9)), head.key_weights)
+    pool[:2] = head.query_weights @ head.local_logits()
+    truth = [softmax(np.append(pool[: n - 1], s)) for n, s in zip(lengths, sink, strict=True)]
+    np.testing.assert_allclose(law, [each[2] for each in truth], rtol=1e-12)
+    np.testing.assert_allclose(mean_profile_law(pool, 8, [9], sink[2:]), truth[2][8:], rtol=1e-12)
+
+
+def test_buckets_by_hand():
+    """T5 with 32 buckets to 128: one distance each below 16, then bucket 16 + floor(ln(d/16)/ln(8) 16)."""
+    at = BucketBias.t5(np.arange(32.0)).at(np.array([0, 1, 15, 16, 18, 19, 20, 64, 127, 128, 5000]))
+    np.testing.assert_array_equal(at, [0, 1, 15, 16, 16, 17, 17, 26, 31, 31, 31])
+    np.testing.assert_array_equal(BIASES["one bucket a distance"].at(np.array([0, 2, 3, 99])), [0, -2, 0.5, 0.5])
+    np.testing.assert_array_equal(LinearBias(0.5).at(np.array([0, 3])), [0, -1.5])
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda h: exact_law(h, 5, [5]), "a key 5 tokens back needs a length above 5, got 5"),
+        (lambda h: exact_law(h, -1, [5]), "counts tokens back and is 0 or more, got -1: give 1"),
+        (lambda h: exact_law(h, 0, []), "give one length or more"),
+        (lambda h: exact_law(h, 0, [9], 0.0), "between 1e-12 and 1, got 0.0"),
+        (lambda h: exact_law(h, 0, [2]), "at length 2 the first token is inside the window of 2"),
+        (lambda h: exact_surface(h, [], [9]), "give one offset or more"),
+        (lambda h: exact_surface(h, [9], [4, 9]), "a key 9 tokens back needs a length above 9"),
+        (lambda h: exact_surface(h, [0], [-3, 9]), "a length is 1 or more, got -3"),
+        (lambda h: exact_laws([], 0, [9]), "give one head or more"),
+        (lambda h: small_head(0, 3).sink_logits(np.arange(2)), "no sink key"),
+        (lambda h: mean_profile_law(np.zeros(9), 0, [3, 4], np.zeros(1)), "one sink logit a length: got 1 for 2"),
+        (lambda h: LinearBias(np.nan), "finite number in nats a token, got nan"),
+        (lambda h: BucketBias(np.ones(2), np.array([1, 2])), "begin at distance 0 and rise"),
+        (lambda h: BucketBias(np.ones(2), np.array([0])), "one finite value a bucket, got 2 for 1"),
+        (lambda h: BucketBias.t5(np.ones(3)), "even in number .* got 3 buckets"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_was_given_and_what_is_expected(call, text):
+    with pytest.raises(TheoryError, match=text):
+        call(small_head(0, 3, window=2, sink=True))
