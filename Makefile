@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow mutants lint bench clean
 
 demo: $(READY)
 	$(BIN)/carrier demo --runs $(RUNS) --out demo $(DEMO)
@@ -21,6 +21,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,282 @@
+"""`make mutants`: each law broken in a scratch copy, one change at a time, must make a test fail.
+
+Three slips that a person makes: a rotation the wrong way round, a forgotten 1/sqrt(d), an offset
+that is off by one. For each law each of them that it can hold is applied, and the named tests are
+run until the first failure. Prints the test that caught it; exits 1 where one survives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("theory", "empirics", "bridge", "tests", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one place, which must stand there exactly once, and the tests that should see it."""
+
+    law: str
+    slip: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+HEAD, LAW = "theory/head.py", "tests/test_exact_law.py"
+ROTATION, SCALE, OFFSET = "rotation the wrong way", "1/sqrt(d) dropped", "offset off by one"
+MUTANTS = (
+    Mutant(
+        "mean-profile law",
+        ROTATION,
+        HEAD,
+        "np.angle(as_pairs(self.query_mean) * as_pairs(self.key_mean).conj())",
+        "np.angle(as_pairs(self.query_mean).conj() * as_pairs(self.key_mean))",
+        "tests/test_theory.py -k dilution_curve",
+    ),
+    Mutant(
+        "mean-profile law",
+        SCALE,
+        HEAD,
+        "gains = self.logit_scale * self.schedule.score_gains",
+        "gains = self.schedule.score_gains",
+        "tests/test_theory.py -k dilution_curve",
+    ),
+    Mutant(
+        "mean-profile law",
+        OFFSET,
+        "theory/dilution.py",
+        "np.exp(profile[offset] - mass[ends])",
+        "np.exp(profile[offset] - mass[ends - 1])",
+        "tests/test_theory.py -k mean_profile_law",
+    ),
+    Mutant(
+        "mean-profile law with a sink",
+        OFFSET,
+        "theory/dilution.py",
+        "before = np.concatenate([[-np.inf], mass])[ends]",
+        "before = mass[ends]",
+        f"{LAW} -k mean_profile_law",
+    ),
+    Mutant(
+        "exact law",
+        ROTATION,
+        HEAD,
+        "np.broadcast_to(-offsets[:, None], shape)",
+        "np.broadcast_to(offsets[:, None], shape)",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact law",
+        SCALE,
+        HEAD,
+        "scaled = self.logit_scale * np.repeat(",
+        "scaled = np.repeat(",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact law",
+        OFFSET,
+        "theory/exact_law.py",
+        "start, np.exp(logits - self.top)",
+        "start + 1, np.exp(logits - self.top)",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact law, local window",
+        OFFSET,
+        HEAD,
+        "offsets = -np.arange(self.window)",
+        "offsets = 1 - np.arange(self.window)",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact law, sink key",
+        OFFSET,
+        "theory/exact_law.py",
+        "mass = np.multiply.outer(u, query.sink[ends])",
+        "mass = np.multiply.outer(u, query.sink[ends - 1])",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact law, bias",
+        OFFSET,
+        HEAD,
+        "self.bias.at(-offsets)",
+        "self.bias.at(1 - offsets)",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact law, bias",
+        "slope the wrong way",
+        "theory/bias.py",
+        "return -self.slope * np.asarray",
+        "return self.slope * np.asarray",
+        f"{LAW} -k buckets_by_hand",
+    ),
+    Mutant(
+        "exact law, attention factor",
+        "factor entered once",
+        "theory/schedule.py",
+        "self.attention_factor**2",
+        "self.attention_factor",
+        f"{LAW} -k sum_over_all",
+    ),
+    Mutant(
+        "exact limit",
+        ROTATION,
+        "theory/equidistribution.py",
+        "queries[:, None] * keys.conj() *",
+        "queries[:, None] * keys *",
+        "tests/test_equidistribution.py -k tend_to_their",
+    ),
+    Mutant(
+        "exact limit",
+        SCALE,
+        "theory/equidistribution.py",
+        "keys.conj() * head.logit_scale *",
+        "keys.conj() *",
+        "tests/test_equidistribution.py -k tend_to_their",
+    ),
+    Mutant(
+        "exact limit",
+        OFFSET,
+        "theory/equidistribution.py",
+        "head.logits(np.array([-offset]))",
+        "head.logits(np.array([1 - offset]))",
+        "tests/test_equidistribution.py -k tend_to_their",
+    ),
+    Mutant(
+        "mean-profile limit",
+        OFFSET,
+        "theory/equidistribution.py",
+        "carrier_profile(carrier, offset + 1)[offset]",
+        "carrier_profile(carrier, offset + 2)[offset + 1]",
+        "tests/test_equidistribution.py -k tend_to_their",
+    ),
+    Mutant(
+        "inverse-linear fit",
+        OFFSET,
+        "theory/dilution.py",
+        "np.asarray(lengths, dtype=np.float64) - 1, 1 / attention",
+        "np.asarray(lengths, dtype=np.float64), 1 / attention",
+        "tests/test_theory.py -k fit_of_the_inverse",
+    ),
+    Mutant(
+        "accuracy law",
+        ROTATION,
+        HEAD,
+        "np.broadcast_to(-offsets[:, None], shape)",
+        "np.broadcast_to(offsets[:, None], shape)",
+        "tests/test_accuracy.py -k every_key",
+    ),
+    Mutant(
+        "accuracy law",
+        SCALE,
+        HEAD,
+        "scaled = self.logit_scale * np.repeat(",
+        "scaled = np.repeat(",
+        "tests/test_accuracy.py -k every_key",
+    ),
+    Mutant(
+        "accuracy law",
+        OFFSET,
+        "theory/accuracy.py",
+        "sums = known + gains[self.offset][:, None] * rows",
+        "sums = known + gains[self.offset - 1][:, None] * rows",
+        "tests/test_accuracy.py -k every_key",
+    ),
+    Mutant(
+        "certified margin",
+        ROTATION,
+        "theory/certified.py",
+        "factor * (b * c - a * d)",
+        "factor * (a * d - b * c)",
+        "tests/test_certified.py -k margin",
+    ),
+    Mutant(
+        "certified margin",
+        SCALE,
+        "theory/certified.py",
+        "scale = _rational(carrier.logit_scale)",
+        "scale = _rational(1.0)",
+        "tests/test_certified.py -k margin",
+    ),
+    Mutant(
+        "certified margin",
+        OFFSET,
+        "theory/certified.py",
+        "ranges = ((0, offset - 1), (offset + 1, length - 1))",
+        "ranges = ((0, offset - 1), (offset + 1, length))",
+        "tests/test_certified.py -k margin",
+    ),
+    Mutant(
+        "linear interpolant",
+        OFFSET,
+        "theory/interpolant.py",
+        "np.arange(self.length) == self.offset",
+        "np.arange(self.length) == self.offset + 1",
+        "tests/test_interpolant.py",
+    ),
+    Mutant(
+        "best carrier",
+        OFFSET,
+        "theory/design.py",
+        "_best(schedule, length - 1 - offset, offset, turning=True)",
+        "_best(schedule, length - offset, offset, turning=True)",
+        "tests/test_design.py",
+    ),
+)
+
+
+def main() -> int:
+    """Run every mutant, two at a time; 0 where each was caught."""
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(_run, MUTANTS))
+    survivors = 0
+    for mutant, caught in zip(MUTANTS, outcomes, strict=True):
+        survivors += caught is None
+        print(f"{mutant.law:28} {mutant.slip:24} {caught or 'SURVIVED ' + mutant.tests}")
+    print(f"{len(MUTANTS) - survivors} of {len(MUTANTS)} caught")
+    return int(survivors > 0)
+
+
+def _run(mutant: Mutant) -> str | None:
+    """The test that fails once the mutant is in place, None where all pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, scratch / name)
+        broken = scratch / mutant.file
+        source = broken.read_text()
+        if source.count(mutant.old) != 1:
+            raise SystemExit(f"{mutant.file} holds {source.count(mutant.old)} times: {mutant.old}")
+        broken.write_text(source.replace(mutant.old, mutant.new))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *mutant.tests.split()],
+            cwd=scratch,
+            env=dict(os.environ) | {"PYTHONPATH": str(scratch), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode == 0:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if failed is None:
+        raise SystemExit(f"{mutant.law}, {mutant.slip}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")
+    return failed.group(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
