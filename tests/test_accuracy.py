@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import score_table
 from scipy.special import ndtri
 
 from bridge.sources.run import head_of_run, readout_of_run
@@ -41,9 +42,9 @@ def carrier_head(seed: int, tokens: int, offset: int, residual: float = 0.5) -> 
 def readout_sums(head: Head, readout: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """sum_t e^l_t O[b_t, :] of rows of tokens, column j the token j back: a table look-up."""
     query = tokens[:, 0]
-    gains = np.exp(head.logits(-np.arange(tokens.shape[1])))
-    sums = np.exp(head.local_logits()[query, 0])[:, None] * readout[query]
-    for j in range(1, tokens.shape[1]):
+    gains = np.exp(head.logit_scale * score_table(head.schedule, head.queries, head.keys, tokens.shape[1]))
+    sums = np.zeros((len(tokens), readout.shape[1]))
+    for j in range(tokens.shape[1]):
         sums = sums + gains[query, j, tokens[:, j]][:, None] * readout[tokens[:, j]]
     return sums
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.linalg import block_diag
+from oracles import rotation, score_table
 from scipy.special import softmax
 
 from theory.bias import BucketBias, LinearBias
@@ -44,8 +44,13 @@ def enumerated(head, length, power=1):
     """E[attention^power] at each offset: every assignment of the independent keys, by outer sums of their masses."""
 
     def mass(query, key, distance):
-        turns = [[[np.cos(t), -np.sin(t)], [np.sin(t), np.cos(t)]] for t in -distance * head.schedule.frequencies]
-        score = query @ block_diag(*turns) @ key * head.logit_scale * head.schedule.attention_factor**2
+        score = (
+            query
+            @ rotation(head.schedule.frequencies, -distance)
+            @ key
+            * head.logit_scale
+            * head.schedule.attention_factor**2
+        )
         return np.exp(score + (0 if head.bias is None else head.bias.at(np.array([distance]))[0]))
 
     expected = np.zeros(length)
@@ -173,18 +178,6 @@ def random_head(rng, longest):
     scale = max(room, 0.1) / np.ptp(unscaled)
     table = scale * unscaled + (0 if bias is None else bias.at(np.arange(longest))[:, None])
     return Head.from_tokens(schedule, queries, keys, weights, float(scale), bias), table
-
-
-def score_table(schedule, queries, keys, longest):
-    """q_a^T F R_delta k_b [query, offset, key], cosines and sines written out."""
-    (q0, q1), (k0, k1) = ((x[:, 0::2], x[:, 1::2]) for x in (queries, keys))
-    # The tail of a partly rotated head has angle 0 and no attention factor.
-    factor = np.where(np.arange(schedule.pairs) < schedule.pairs - schedule.unrotated, schedule.attention_factor, 1.0)
-    # The query turned forwards by the distance instead of the key turned back.
-    angles = np.outer(np.arange(longest), schedule.frequencies)
-    cos, sin = factor**2 * np.cos(angles), factor**2 * np.sin(angles)
-    turned = (q0[:, None] * cos - q1[:, None] * sin, q0[:, None] * sin + q1[:, None] * cos)
-    return turned[0] @ k0.T + turned[1] @ k1.T
 
 
 def test_two_hundred_heads_agree_with_simulation():

@@ -10,7 +10,7 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.linalg import block_diag
+from oracles import rotation
 from scipy.special import softmax
 
 from theory.dilution import (
@@ -26,12 +26,6 @@ from theory.kernel import carrier_profile, kernel, margin, mean_profile, selecte
 from theory.schedule import RotarySchedule, as_lanes, as_pairs
 
 TOKENS, LENGTH = 3, 5
-
-
-def rotation(frequencies, position):
-    """R_t as an explicit matrix of 2x2 blocks."""
-    blocks = [[[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]] for a in position * np.asarray(frequencies)]
-    return block_diag(*blocks)
 
 
 def token_head(seed, dim=4, joint=False):
