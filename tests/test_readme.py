@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+import theory
+
 README = (ROOT / "README.md").read_text()
 
 
@@ -71,13 +73,23 @@ def test_every_carrier_command_runs(models: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "out").glob("rope-k3-d32-seed0-*-offset-3.png"))
 
 
-def test_the_python_block_says_what_it_prints() -> None:
-    (block,) = blocks("python")
-    done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    curve, facts = done.stdout.strip().splitlines()
+def test_the_python_blocks_say_what_they_print() -> None:
+    printed = []
+    for block in blocks("python"):
+        done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.strip().splitlines())
+    (curve, facts), (plain, scaled, best) = printed
     values = [float(value) for value in curve.strip("[]").split()]
     assert facts == "8 None" and values == sorted(values, reverse=True) and values[0] < 1
+    assert plain.startswith("101 [0.57881184898954146") and scaled.startswith("101 [0.63046006036108845")
+    assert abs(float(best) - 0.296) < 1e-4
+
+
+def test_every_public_name_of_the_theory_in_the_readme_is_one() -> None:
+    table = README[README.index("What else `theory` answers") : README.index("## What is where")]
+    names = set(re.findall(r"`([A-Za-z_]+)`", table)) - {"theory", "rope_parameters"}
+    assert len(names) > 30 and names <= set(theory.__all__)
 
 
 def test_links_exist_and_every_command_but_demo_is_shown() -> None:
