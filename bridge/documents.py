@@ -10,7 +10,7 @@ from typing import Any
 from bridge.inspect import HeadReport
 from bridge.prediction import Prediction
 from bridge.sources.checkpoint import Checkpoint
-from theory.statements.statement import PRINTED, Finding, Result
+from theory.statements.statement import PRINTED, Result
 
 Document = dict[str, Any]
 
@@ -30,7 +30,7 @@ def verify_document(results: Sequence[Result]) -> Document:
                 "counterexample": _counterexample(result, wording),
             }
             for result in results
-            for wording, finding in _wordings(result)
+            for wording, finding in result.wordings.items()
         ],
         "seconds": round(sum(result.seconds for result in results), 4),
     }
@@ -114,10 +114,6 @@ def predict_document(
 def _finite(value: float) -> float | None:
     """JSON has no NaN: what is not defined is null."""
     return value if math.isfinite(value) else None
-
-
-def _wordings(result: Result) -> tuple[tuple[str, Finding], ...]:
-    return ("printed", result.printed), ("amended", result.amended)
 
 
 def _counterexample(result: Result, wording: str) -> list[Document]:

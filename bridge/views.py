@@ -18,7 +18,7 @@ def statements_table(results: Sequence[Result]) -> Table:
     rows = tuple(
         (
             result.label,
-            result.printed.verdict.value,
+            "-" if result.printed is None else result.printed.verdict.value,
             result.amended.verdict.value,
             result.amended.method,
             f"{result.seconds:.2f}",
@@ -26,14 +26,19 @@ def statements_table(results: Sequence[Result]) -> Table:
         for result in results
     )
     columns = ("statement", "as printed", "as amended", "method", "seconds")
-    return Table("Statements of arXiv 2607.18759", columns, rows, ("`carrier verify ID` tells the whole story of one",))
+    return Table(
+        "Statements of arXiv 2607.18759 and of the three papers beside it",
+        columns,
+        rows,
+        ("-: no paper prints it, it is ours", "`carrier verify ID` tells the whole story of one"),
+    )
 
 
 def statement_story(result: Result) -> tuple[Table, ...]:
     """Proof steps and counterexamples of one statement."""
     steps = tuple(
         (wording, step.text, step.method if step.confirmed else "not confirmed")
-        for wording, finding in (("printed", result.printed), ("amended", result.amended))
+        for wording, finding in result.wordings.items()
         for step in finding.steps
     )
     examples = tuple(
@@ -45,10 +50,7 @@ def statement_story(result: Result) -> tuple[Table, ...]:
         )
         for shown in result.counterexamples
     )
-    claims = (
-        f"printed ({result.printed.verdict}): {result.printed.claim}",
-        f"amended ({result.amended.verdict}): {result.amended.claim}",
-    )
+    claims = tuple(f"{wording} ({finding.verdict}): {finding.claim}" for wording, finding in result.wordings.items())
     return (
         Table(f"{result.label}: proof", ("wording", "step", "confirmed by"), steps, claims),
         Table("what breaks without an assumption", ("dropped", "case", "numbers", "claim"), examples),

@@ -41,8 +41,16 @@ def run_carrier(
 
 def without_training_extra(folder: Path) -> dict[str, str]:
     """An environment in which torch and what comes with it cannot be imported."""
-    blocked = "import sys\nfor name in ('torch', 'safetensors'):\n    sys.modules[name] = None\n"
-    (folder / "sitecustomize.py").write_text(blocked)
+    (folder / "sitecustomize.py").write_text(
+        """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+    )
     return dict(os.environ) | {"PYTHONPATH": str(folder)}
 
 

@@ -1,11 +1,13 @@
 """Averages over the closure of the orbit against long sums over lags, Bessel functions and the laws at great length."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import i0
+from scipy.special import i0, i0e
 
 from theory.bias import BucketBias, LinearBias
 from theory.dilution import mean_profile_law
@@ -14,7 +16,7 @@ from theory.errors import TheoryError
 from theory.exact_law import exact_law
 from theory.head import Carrier, Head
 from theory.incommensurability import Circle, orbit_closure
-from theory.kernel import carrier_profile
+from theory.kernel import mean_profile
 from theory.schedule import RotarySchedule
 
 PI, ONE = sympy.pi, sympy.Integer(1)
@@ -74,27 +76,54 @@ def test_independent_frequencies_give_bessel_functions():
     assert dilution_rate(carrier, 0) == pytest.approx(np.exp(-beta) * np.prod(i0(beta * weights)), rel=1e-12)
 
 
+def test_large_amplitudes_take_more_steps():
+    """e^r I0e: at 10 000 nats the integrand is a spike that 64 steps would miss."""
+    schedule = RotarySchedule.from_exact([ONE])
+    for amplitude in (1.0, 100.0, 10_000.0):
+        average = orbit_average(np.array([amplitude]), np.array([0.3]), schedule)
+        assert float(average) == pytest.approx(amplitude + np.log(i0e(amplitude)), rel=1e-12)
+
+
 def small_head(bias=None):
     """Three tokens on four fast pairs, so that a few thousand tokens are beyond 2 pi/theta_min many times."""
     rng, schedule = np.random.default_rng(5), RotarySchedule.geometric(8, 16)
     return Head.from_tokens(schedule, *rng.normal(size=(2, 3, 8)), np.array([0.2, 0.3, 0.5]), 0.5, bias)
 
 
-@pytest.mark.parametrize("bias", [None, BucketBias.clamped(np.array([0.0, 0.4, 1.5, -0.7]))], ids=["none", "bucket"])
-def test_the_laws_tend_to_their_limits(bias):
+def wide_head():
+    """Distinct query and key weights, a window, a sink, an attention factor, a pair that nothing turns and a bias."""
+    rng = np.random.default_rng(6)
+    schedule = replace(RotarySchedule.geometric(6, 8).padded(8), attention_factor=1.1)
+    queries, keys = rng.normal(size=(3, 8)), rng.normal(size=(4, 8))
+    local, sinks = rng.normal(size=(3, 2, 8)), rng.normal(size=(3, 8))
+    bias = BucketBias.clamped(np.array([0.0, 0.4, 0.5, -0.7]))
+    return Head(schedule, queries, np.array([0.2, 0.3, 0.5]), local, keys, np.full(4, 0.25), 0.5, sinks, bias)
+
+
+@pytest.mark.parametrize("head", [small_head(), wide_head()], ids=["tokens", "window, sink, bias, factor"])
+def test_the_laws_tend_to_their_limits(head):
     """L a(L) -> 1/r-bar for the mean profile and the exact limit for the mean; the error falls as 1/L."""
-    head, lengths = small_head(bias), np.array([4_000, 40_000])
+    lengths = np.array([400, 40_000])
     exact = lengths * exact_law(head, 2, lengths)
     errors = np.abs(exact / exact_limit(head, 2) - 1)
     assert errors[1] < 1e-3 and errors[1] < errors[0] / 5
     carrier = head.carrier()
-    profile = carrier_profile(carrier, 40_000) + (0 if bias is None else bias.at(np.arange(40_000)))
-    mean = 1 / (lengths * mean_profile_law(profile, 2, lengths))
-    errors = np.abs(mean / dilution_rate(carrier, 2) - 1)
-    assert errors[1] < 1e-3 and errors[1] < errors[0] / 5
+    profile = mean_profile(carrier, 40_000)
+    for offset in (0, 1, 2):
+        mean = 1 / (lengths * mean_profile_law(profile, offset, lengths))
+        errors = np.abs(mean / dilution_rate(carrier, offset) - 1)
+        assert errors[1] < 1e-3 and errors[1] < errors[0] / 5
     # The control: the limits of the two laws are apart, and so are those of other offsets.
     assert abs(exact_limit(head, 2) * dilution_rate(carrier, 2) - 1) > 0.01
     assert abs(exact_limit(head, 3) / exact_limit(head, 2) - 1) > 0.01
+
+
+def test_queries_far_apart_do_not_swamp_each_other():
+    """One query of 800 nats and one of 0 on equal keys: each spreads evenly; one that never occurs counts for none."""
+    queries, keys = np.array([[800.0, 0], [0, 0], [1e300, 0]]), np.array([[1.0, 0], [1.0, 0], [1.0, 0]])
+    local, weights = keys[:, None], np.array([0.5, 0.5, 0.0])
+    head = Head(RotarySchedule.without_rotation(2), queries, weights, local, keys, np.full(3, 1 / 3), 1.0)
+    assert exact_limit(head, 1) == pytest.approx(1, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +131,14 @@ def test_the_laws_tend_to_their_limits(bias):
     [
         (lambda: exact_limit(small_head(), 0), "beyond the window of 1, got 0 tokens back"),
         (lambda: dilution_rate(small_head().carrier(), -2), "got -2: give 2"),
-        (lambda: exact_limit(small_head(LinearBias(0.1)), 1), "no equidistribution limit"),
-        (lambda: dilution_rate(small_head(LinearBias(0.1)).carrier(), 1), "no equidistribution limit"),
+        (lambda: exact_limit(small_head(LinearBias(0.1)), 1), "tends to -inf nats, so that far keys get no attention"),
+        (lambda: dilution_rate(small_head(LinearBias(-0.1)).carrier(), 1), "far keys get all attention"),
+        (lambda: orbit_average(np.ones(3), np.ones(3), RotarySchedule.from_exact([ONE])), r"each of 1 pairs, got .*3"),
+        (lambda: orbit_average(np.array([np.nan]), np.ones(1), RotarySchedule.from_exact([ONE])), "must be finite"),
+        (
+            lambda: orbit_average(np.ones(4), np.ones(4), RotarySchedule.periodic([(1, m) for m in (97, 89, 83, 79)])),
+            "come back after 56606581 positions",
+        ),
         (lambda: orbit_average(np.ones(1), np.ones(1), RotarySchedule(np.ones(1))), "exact frequencies .* not known"),
         (
             lambda: orbit_average(np.ones(2), np.zeros(2), RotarySchedule.from_exact([ONE, ONE / 10**7])),

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from theory.errors import TheoryError
+from theory.inputs import check_array
 
 
 @runtime_checkable
@@ -57,17 +58,16 @@ class LinearBias:
 class BucketBias:
     """b = values[j] for first[j] <= |delta| < first[j+1]; the last bucket has no end.
 
-    Raises TheoryError unless the buckets begin at 0 and rise and every value is finite.
+    Raises TheoryError unless the buckets begin at 0 and rise and each has one finite value.
     """
 
     values: Float64[np.ndarray, "bucket"]
     first: Int[np.ndarray, "first"]
 
     def __post_init__(self) -> None:
-        if len(self.values) == 0 or len(self.values) != len(self.first) or not np.isfinite(self.values).all():
-            raise TheoryError(
-                f"a bucket bias needs one finite value a bucket, got {len(self.values)} for {len(self.first)}"
-            )
+        check_array("bucket values", self.values, len(self.first))
+        if len(self.first) == 0:
+            raise TheoryError("a bucket bias needs one bucket or more, got none")
         if self.first[0] != 0 or (np.diff(self.first) <= 0).any():
             raise TheoryError(f"buckets begin at distance 0 and rise, got {list(self.first)}")
 

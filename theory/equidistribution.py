@@ -11,7 +11,7 @@ An average over all lags is a product of averages over these,
 I0(r_i) for a pair that is alone in its class. Each circle is summed over equal steps, which is exact
 to rounding once the steps resolve the integrand; they are doubled until two sums agree.
 
-With r-bar this average over e^(-phi(-K)), the softmax of the mean profile has 1/a(L) ~ r-bar L. The mean
+With r-bar this average over e^phi(-K), the softmax of the mean profile has 1/a(L) ~ r-bar L. The mean
 of the softmax has L E[a(L)] -> E_a[E_b e^l[a,-K,b] / E_b average_delta e^l[a,delta,b]], by the law of large
 numbers and because L a(L) is bounded. Frequencies that have not turned once are constants in practice:
 nothing here is seen before L is well beyond 2 pi / theta_min.
@@ -25,10 +25,12 @@ import numpy as np
 from jaxtyping import Complex128, Float64, Int
 from scipy.special import logsumexp
 
+from theory.bias import OffsetBias
 from theory.errors import TheoryError
 from theory.head import Carrier, Head
 from theory.incommensurability import orbit_closure
-from theory.kernel import carrier_profile
+from theory.inputs import check_target
+from theory.kernel import mean_profile
 from theory.schedule import RotarySchedule, as_pairs
 
 _MOST_STEPS = 1 << 22
@@ -42,10 +44,23 @@ def orbit_average(
 ) -> Float64[np.ndarray, "*batch"]:
     """log of the average of e^(sum_i r_i cos(s theta_i - psi_i)) over all lags s; r in nats, psi in rad.
 
-    Raises TheoryError where the exact frequencies are not known, or where the multiples n_k in a
-    class are so large that four million steps do not resolve the circle.
+    Raises TheoryError unless there is one finite amplitude and phase a pair, where the exact
+    frequencies are not known, and where a period or the multiples n_k in a class are so large that
+    four million steps do not resolve them.
     """
+    if amplitudes.shape != phases.shape or amplitudes.shape[-1:] != (schedule.pairs,):
+        raise TheoryError(
+            f"give an amplitude and a phase for each of {schedule.pairs} pairs, got shapes {amplitudes.shape} and "
+            f"{phases.shape}"
+        )
+    if not (np.isfinite(amplitudes).all() and np.isfinite(phases).all()):
+        raise TheoryError("amplitudes and phases must be finite numbers: the means they come from are damaged")
     closure = orbit_closure(schedule)
+    if closure.period > _MOST_STEPS:
+        raise TheoryError(
+            f"the frequencies come back after {closure.period} positions, an average takes up to {_MOST_STEPS}: "
+            "average over the length in question instead"
+        )
     waves = amplitudes * np.exp(-1j * phases)
     turning = np.exp(2j * np.pi * np.outer(np.arange(closure.period), closure.residues) / closure.period)
     total = _log_mean(waves[..., closure.finite], turning)
@@ -55,33 +70,30 @@ def orbit_average(
 
 
 def dilution_rate(carrier: Carrier, offset: int) -> float:
-    """r-bar = lim (1/a(L))/L of the softmax of the carrier's profile, target K = `offset` tokens back.
+    """r-bar = lim (1/a(L))/L of the softmax of the mean profile, target K = `offset` tokens back.
 
     What c of the inverse-linear fit tends to far beyond 2 pi / theta_min. Raises TheoryError as
     `orbit_average`, for a negative offset, and for a bias without a finite limit.
     """
-    if offset < 0:
-        raise TheoryError(f"the target offset K counts tokens back and is 0 or more, got {offset}: give {-offset}")
+    check_target(offset, offset + 1)
+    far = _far_bias(carrier.bias)
     average = orbit_average(carrier.amplitudes, carrier.phases, carrier.schedule)
-    target = carrier_profile(carrier, offset + 1)[offset]
-    far, near = (0.0, 0.0) if carrier.bias is None else (carrier.bias.limit, carrier.bias.at(np.array([offset]))[0])
-    _check_limit(far)
-    return float(np.exp(average - target + far - near))
+    return float(np.exp(average + far - mean_profile(carrier, offset + 1)[offset]))
 
 
 def exact_limit(head: Head, offset: int) -> float:
     """lim L E[attention K = `offset` tokens back] of the exact law, K beyond the window. Errors as `dilution_rate`."""
+    check_target(offset, offset + 1)
     if offset < head.window:
         raise TheoryError(f"the limit is that of a key beyond the window of {head.window}, got {offset} tokens back")
-    queries, keys = as_pairs(head.queries), as_pairs(head.keys)
+    far, asked = _far_bias(head.bias), head.query_weights > 0
+    queries, keys = as_pairs(head.queries[asked]), as_pairs(head.keys)
     products = queries[:, None] * keys.conj() * head.logit_scale * head.schedule.score_gains
-    far = orbit_average(np.abs(products), np.angle(products), head.schedule)
-    bias = 0.0 if head.bias is None else head.bias.limit
-    _check_limit(bias)
-    target = head.logits(np.array([-offset]))[:, 0]
-    top = np.maximum(far.max() + bias, target.max())
-    rate = np.exp(target - top) @ head.key_weights / (np.exp(far + bias - top) @ head.key_weights)
-    return float(head.query_weights @ rate)
+    with np.errstate(divide="ignore"):
+        weights = np.log(head.key_weights)
+    context = logsumexp(orbit_average(np.abs(products), np.angle(products), head.schedule) + far + weights, axis=1)
+    target = logsumexp(head.logits(np.array([-offset]))[asked, 0] + weights, axis=1)
+    return float(head.query_weights[asked] @ np.exp(target - context))
 
 
 def _circle_average(
@@ -97,8 +109,8 @@ def _circle_average(
             return average
         before, steps = average, 2 * steps
     raise TheoryError(
-        f"frequencies that are {int(np.abs(multiples).max())} times their common unit need more than {_MOST_STEPS} "
-        "steps on a circle: average over lags instead, the orbit takes as long to close"
+        f"amplitudes up to {np.abs(waves).max():.3g} nats on frequencies up to {int(np.abs(multiples).max())} times "
+        f"their common unit need more than {_MOST_STEPS} steps on a circle: average over the length in question instead"
     )
 
 
@@ -115,9 +127,12 @@ def _log_mean(
     return np.asarray(logsumexp(totals, axis=0) - np.log(len(turning)))
 
 
-def _check_limit(bias: float) -> None:
-    if not np.isfinite(bias):
+def _far_bias(bias: OffsetBias | None) -> float:
+    limit = 0.0 if bias is None else bias.limit
+    if not np.isfinite(limit):
+        attention = "no" if limit < 0 else "all"
         raise TheoryError(
-            "a bias that grows with the distance has no equidistribution limit: far keys get no attention, "
-            "and the exact law at a long length is the limit"
+            f"the bias tends to {limit} nats, so that far keys get {attention} attention and there is no "
+            "equidistribution limit: take the exact law at a long length"
         )
+    return limit

@@ -27,11 +27,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float64, Int, Int64
+from scipy.special import logsumexp
 
-from theory.dilution import Lengths, check_lengths
 from theory.errors import TheoryError
 from theory.head import Head
+from theory.inputs import Lengths, check_lengths, check_target, whole
 
 _WIDEST_SPREAD = 600.0
 _BLOCK = 1 << 15
@@ -43,12 +44,12 @@ def exact_law(head: Head, offset: int, lengths: Lengths, relative_error: float =
 
     The quadrature leaves at most `relative_error`, 1e-12 or more; rounding adds about 1e-15 over
     the least weight of a key. At L = K + 1 of a head with a sink the target is the sink.
-    Raises TheoryError where a length does not hold the target, where a head with a sink is asked
-    for a length inside its window, or where the logits of a query spread over more than 600
-    nats, beyond which their exponentials leave float64.
+    Attention below 1e-300 comes out as 0. Raises TheoryError where a length does not hold the
+    target, where a head with a sink is asked for a length inside its window, and where logits are
+    not finite or leave a context whose keys may all lie 600 nats below the highest one: their
+    exponentials leave float64.
     """
-    check_lengths(offset, lengths)
-    return _moments(head, [offset], [1], lengths, relative_error)[0]
+    return _moments(head, [offset], [1], check_lengths(offset, lengths), relative_error)[0]
 
 
 def exact_laws(
@@ -65,12 +66,13 @@ def exact_moments(
 ) -> tuple[Float64[np.ndarray, "length"], Float64[np.ndarray, "length"]]:
     """Mean and standard deviation over sequences of the attention K = `offset` tokens back, at each length.
 
-    A mean over n sequences scatters by the deviation, sqrt(E[a^2] - E[a]^2), over sqrt(n). Both moments
-    have the given relative error, so the deviation has about E[a]^2/sd^2 times that. Errors as `exact_law`.
+    A mean over n sequences scatters by the deviation, sqrt(E[a^2] - E[a]^2), over sqrt(n). Both moments have
+    the given relative error, so the deviation has about E[a]^2/sd^2 times that, and one below
+    sqrt(3 relative_error) of the root mean square, which is not told from 0, is given as 0. Errors as `exact_law`.
     """
-    check_lengths(offset, lengths)
-    mean, square = _moments(head, [offset, offset], [1, 2], lengths, relative_error)
-    return mean, np.sqrt(np.maximum(square - mean**2, 0))
+    mean, square = _moments(head, [offset, offset], [1, 2], check_lengths(offset, lengths), relative_error)
+    variance = square - mean**2
+    return mean, np.sqrt(np.where(variance > 3 * relative_error * square, variance, 0))
 
 
 def exact_surface(
@@ -80,58 +82,65 @@ def exact_surface(
 
     Errors as `exact_law`, but only the longest length must hold every offset.
     """
+    given = check_lengths(0, lengths)
     if len(offsets) == 0:
         raise TheoryError("give one offset or more, got none")
     for offset in (min(offsets), max(offsets)):
-        check_lengths(offset, [int(np.max(lengths, initial=0))])
-    return _moments(head, offsets, [1] * len(offsets), lengths, relative_error)
+        check_target(offset, int(given.max()))
+    return _moments(head, offsets, [1] * len(offsets), given, relative_error)
 
 
 def exact_profile(head: Head, length: int, relative_error: float = 1e-9) -> Float64[np.ndarray, "offset"]:
     """E[attention] at every offset 0..-(length-1) at one length; its sum is 1. Errors as `exact_law`."""
+    whole("a length", length, 1)
     return exact_surface(head, range(length), [length], relative_error)[:, 0]
 
 
 def _moments(
-    head: Head, offsets: Sequence[int], powers: Sequence[int], lengths: Lengths, relative_error: float
+    head: Head,
+    offsets: Sequence[int],
+    powers: Sequence[int],
+    lengths: Int64[np.ndarray, "length"],
+    relative_error: float,
 ) -> Float64[np.ndarray, "moment length"]:
     """E[(X/T)^p] for each offset with its power p, 1 or 2, so that Gamma(p) = 1."""
     if not 1e-12 <= relative_error < 1:
         raise TheoryError(f"the relative error of the quadrature lies between 1e-12 and 1, got {relative_error}")
-    shortest = int(np.min(lengths))
-    if shortest < 1:
-        raise TheoryError(f"a length is 1 or more, got {shortest}")
+    shortest = int(lengths.min())
     if head.sink_keys is not None and shortest <= head.window:
         raise TheoryError(
             f"at length {shortest} the first token is inside the window of {head.window} and its key is no sink: "
             f"give lengths above {head.window}"
         )
     chains = next(n for n in range(1, 16) if _trapezoid_error(np.log(2) / n, max(powers)) <= relative_error / 3)
-    kept, wanted, power = np.asarray(lengths), np.asarray(offsets), np.asarray(powers)
-    expected = np.zeros((len(wanted), len(kept)))
+    wanted, power = np.asarray(offsets), np.asarray(powers)
+    expected = np.zeros((len(wanted), len(lengths)))
     for a in np.flatnonzero(head.query_weights):
-        query = _query(head, int(a), int(kept.max()))
-        low, high = _range(query, shortest, relative_error / 3, max(powers))
+        query = _query(head, int(a), shortest, int(lengths.max()))
+        low, high = _range(query, relative_error / 3, max(powers))
         # One step beyond `high`: a sum from there on is at most the integral from a step before.
         doublings = int(np.ceil((high + np.log(2) / chains - low) / np.log(2)))
         nodes = np.exp(low + np.log(2) / chains * np.arange(chains))[:, None] * 2.0 ** np.arange(doublings)
         step = head.query_weights[a] * np.log(2) / chains
-        expected += step * _one_query(query, nodes, wanted, power, kept)
+        expected += step * _one_query(query, nodes, wanted, power, lengths)
     # Blocks treat all lengths that end in them alike, also with an offset of the same block that they do not hold.
-    return np.where(wanted[:, None] < kept, expected, 0.0)
+    return np.where(wanted[:, None] < lengths, expected, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _Query:
-    """One query and its keys. Exponentials are relative to the highest logit, `top`, of any of them."""
+    """One query and its keys. Exponentials are relative to the highest logit, `top`, of any of them.
+
+    The mass T of every context asked for lies between `least` and `most`.
+    """
 
     head: Head
     longest: int
     top: float
     local: Float64[np.ndarray, "window"]
     sink: Float64[np.ndarray, "position"] | None
-    least: Float64[np.ndarray, "far"]
-    most: Float64[np.ndarray, "far"]
+    least: float
+    most: float
 
     def pool(self) -> Iterator[tuple[int, Float64[np.ndarray, "offset key"]]]:
         """Y = e^l of the pool at every offset beyond the window, in blocks, with the first offset of each."""
@@ -139,39 +148,40 @@ class _Query:
             yield start, np.exp(logits - self.top)
 
 
-def _query(head: Head, a: int, longest: int) -> _Query:
+def _query(head: Head, a: int, shortest: int, longest: int) -> _Query:
     """Query a alone: a table of all queries at once would not fit for a real vocabulary."""
+    occurs = head.key_weights > 0
     one = Head(
         head.schedule,
         head.queries[a : a + 1],
         np.ones(1),
         head.local_keys[a : a + 1, :longest],
-        head.keys,
-        head.key_weights,
+        head.keys[occurs],
+        head.key_weights[occurs],
         head.logit_scale,
         None if head.sink_keys is None else head.sink_keys[a : a + 1],
         head.bias,
     )
     local = one.local_logits()[0]
     sink = None if one.sink_keys is None else one.sink_logits(-np.arange(longest))[0]
+    # The table is made twice, here for its ends and later for the law: kept, it would fill the memory.
     ends = [(logits.min(axis=1), logits.max(axis=1)) for _, logits in _far_logits(one, longest)]
-    least, most = (np.concatenate([np.empty(0), *side]) for side in (zip(*ends, strict=True) if ends else ((), ())))
-    present = np.concatenate([local, least, most, () if sink is None else sink[one.window :]])
-    top, spread = present.max(), np.ptp(present)
-    if spread > _WIDEST_SPREAD:
+    lows, highs = (np.concatenate([np.empty(0), *side]) for side in (zip(*ends, strict=True) if ends else ((), ())))
+    sinks = np.empty(0) if sink is None else sink[one.window :]
+    top = np.concatenate([local, highs, sinks]).max()
+    if not np.isfinite(top):
+        raise TheoryError(f"query {a} has logits of {top} nats: its vectors or its bias are damaged or too large")
+    # The shortest context holds at least its own local keys and, but for the sink's place, the lowest of the pool.
+    independent = max(shortest - one.window - (sink is not None), 0)
+    lowest = logsumexp(np.concatenate([local[:shortest], lows[:independent]]))
+    if not top - lowest <= _WIDEST_SPREAD:
         raise TheoryError(
-            f"the logits of query {a} spread over {spread:.0f} nats, the exact law takes {_WIDEST_SPREAD:.0f}: "
-            f"such a head has diverged"
+            f"the logits of query {a} spread over {top - lowest:.1f} nats, from all keys of a context of {shortest} to "
+            f"the highest key, the exact law takes {_WIDEST_SPREAD:.0f}: such a head has diverged"
         )
-    return _Query(
-        one,
-        longest,
-        float(top),
-        np.exp(local - top),
-        None if sink is None else np.exp(sink - top),
-        np.exp(least - top),
-        np.exp(most - top),
-    )
+    most = np.exp(np.concatenate([local, highs, sinks]) - top).sum()
+    sink_masses = None if sink is None else np.exp(sink - top)
+    return _Query(one, longest, float(top), np.exp(local - top), sink_masses, float(np.exp(lowest - top)), float(most))
 
 
 def _far_logits(head: Head, longest: int) -> Iterator[tuple[int, Float64[np.ndarray, "offset key"]]]:
@@ -257,18 +267,14 @@ def _between(numbers: Int[np.ndarray, "n"], first: int, end: int) -> Bool[np.nda
     return (numbers >= first) & (numbers < end)
 
 
-def _range(query: _Query, shortest: int, error: float, power: int) -> tuple[float, float]:
+def _range(query: _Query, error: float, power: int) -> tuple[float, float]:
     """log u beyond which every realisation has less than `error` of its mass.
 
-    Total mass T lies between the least keys of the shortest length and the greatest of the
-    longest. int (uT)^p e^(-uT) below log(uT) = y is at most e^y; above uT = x it is e^(-x) for
-    p = 1 and (1 + x) e^(-x) for p = 2, where x = l + 2 ln(2 + l), l = -ln error, is enough.
+    int (uT)^p e^(-uT) below log(uT) = y is at most e^y; above uT = x it is e^(-x) for p = 1 and
+    (1 + x) e^(-x) for p = 2, where x = l + 2 ln(2 + l), l = -ln error, is enough.
     """
-    independent = shortest - len(query.local) - (query.sink is not None)
-    least = query.local[:shortest].sum() + query.least[: max(independent, 0)].sum()
-    most = query.local.sum() + query.most.sum() + (0 if query.sink is None else query.sink.max())
     reach = -np.log(error) + (power - 1) * 2 * np.log(2 - np.log(error))
-    return float(np.log(error) - np.log(most)), float(np.log(reach) - np.log(least))
+    return float(np.log(error) - np.log(query.most)), float(np.log(reach) - np.log(query.least))
 
 
 def _trapezoid_error(step: float, power: int) -> float:

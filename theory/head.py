@@ -25,6 +25,7 @@ from jaxtyping import Float64, Int
 
 from theory.bias import OffsetBias
 from theory.errors import TheoryError
+from theory.inputs import check_array
 from theory.schedule import RotarySchedule, as_pairs
 
 
@@ -55,29 +56,20 @@ class Head:
                 f"a head without content attends to nothing: got {queries} queries and {len(self.keys)} keys, "
                 "give one of each or more"
             )
-        given = (self.queries.shape[1], self.local_keys.shape[2], self.keys.shape[1])
-        if given != (width, width, width):
-            raise TheoryError(
-                f"queries, local keys and keys have widths {given}, the schedule has {width}: "
-                "give vectors of the head's own width, or a schedule of theirs"
-            )
-        if self.local_keys.shape[:1] != (queries,) or self.local_keys.shape[1] < 1:
-            raise TheoryError("every query needs its own key at offset 0 (local_keys[:, 0])")
-        if self.sink_keys is not None and self.sink_keys.shape != self.queries.shape:
-            raise TheoryError(f"{queries} queries of width {width} need a sink key each, got {self.sink_keys.shape}")
-        for name, weights, rows in (
-            ("query", self.query_weights, queries),
-            ("key", self.key_weights, len(self.keys)),
-        ):
-            if len(weights) != rows or not (weights >= 0).all() or not abs(weights.sum() - 1) <= 1e-9:
-                raise TheoryError(
-                    f"{name} weights must be {rows} probabilities with sum 1, got {len(weights)} with least "
-                    f"{weights.min(initial=np.inf):g} and sum {weights.sum():.12g}: divide counts by their sum"
-                )
-        for name, vectors in (("queries", self.queries), ("local keys", self.local_keys), ("keys", self.keys)):
-            _check_finite(name, vectors)
+        check_array("queries", self.queries, None, width)
+        check_array("keys", self.keys, None, width)
+        check_array("local keys", self.local_keys, queries, None, width)
+        if self.window < 1:
+            raise TheoryError("every query needs its own key at offset 0: local_keys[:, 0] is missing")
         if self.sink_keys is not None:
-            _check_finite("sink keys", self.sink_keys)
+            check_array("sink keys", self.sink_keys, queries, width)
+        for name, weights, rows in (("query", self.query_weights, queries), ("key", self.key_weights, len(self.keys))):
+            check_array(f"{name} weights", weights, rows)
+            if not (weights >= 0).all() or not abs(weights.sum() - 1) <= 1e-9:
+                raise TheoryError(
+                    f"{name} weights must be {rows} probabilities with sum 1, got the least {weights.min():g} and "
+                    f"sum {weights.sum():.12g}: divide counts by their sum"
+                )
         _check_scale(self.logit_scale)
 
     @classmethod
@@ -125,7 +117,7 @@ class Head:
         )
 
     def _bias(self, offsets: Int[np.ndarray, "offset"]) -> Float64[np.ndarray, "offset"]:
-        return np.zeros(len(offsets)) if self.bias is None else self.bias.at(-offsets)
+        return np.zeros(len(offsets)) if self.bias is None else self.bias.at(np.abs(offsets))
 
     def carrier(self) -> Carrier:
         """The means of the content and what they say of it."""
@@ -142,7 +134,8 @@ class Head:
         )
 
     def with_key_mean(self, key_mean: Float64[np.ndarray, "dim"]) -> Head:
-        """The same head with another mean key: every key shifted, every residual kept."""
+        """The same head with another mean key: every key shifted, those of window and sink too; residuals are kept."""
+        check_array("the mean key", key_mean, self.schedule.dim)
         shift = key_mean - self.key_weights @ self.keys
         sink = None if self.sink_keys is None else self.sink_keys + shift
         return replace(self, keys=self.keys + shift, local_keys=self.local_keys + shift, sink_keys=sink)
@@ -167,9 +160,8 @@ class Carrier:
     bias: OffsetBias | None = None
 
     def __post_init__(self) -> None:
-        _check_widths(self.schedule, self.query_mean, self.key_mean)
-        for name, mean in (("query mean", self.query_mean), ("key mean", self.key_mean)):
-            _check_finite(name, mean)
+        check_array("the mean query", self.query_mean, self.schedule.dim)
+        check_array("the mean key", self.key_mean, self.schedule.dim)
         _check_scale(self.logit_scale)
 
     @classmethod
@@ -196,10 +188,13 @@ class Carrier:
 
     @property
     def weights(self) -> Float64[np.ndarray, "pair"]:
-        """p_i = r_i / sum r_i, the weights of the kernel. Raises TheoryError where every r_i is 0."""
+        """p_i = r_i / sum r_i, the weights of the kernel. Raises TheoryError unless sum r_i is above 0 and finite."""
         total = self.amplitudes.sum()
-        if total == 0:
-            raise TheoryError("no rotary pair is active: one of the means is 0, so there is no kernel")
+        if not 0 < total < np.inf:
+            raise TheoryError(
+                f"there is no kernel where the amplitudes add up to {total}: both means must be active, and within "
+                "float64, on one rotary pair or more"
+            )
         return self.amplitudes / total
 
     def alignment(self, offset: int) -> float:
@@ -216,19 +211,9 @@ def _fraction(
     return float(mean @ mean / energy) if energy > 0 else float("nan")
 
 
-def _check_widths(
-    schedule: RotarySchedule, query_mean: Float64[np.ndarray, "query_dim"], key_mean: Float64[np.ndarray, "key_dim"]
-) -> None:
-    given = (len(query_mean), len(key_mean))
-    if given != (schedule.dim, schedule.dim):
-        raise TheoryError(f"means have widths {given}, the schedule has {schedule.dim}")
-
-
-def _check_finite(name: str, vectors: Float64[np.ndarray, "*shape"]) -> None:
-    if not np.isfinite(vectors).all():
-        raise TheoryError(f"{name} hold a number that is not finite: the weights they come from are damaged")
-
-
 def _check_scale(logit_scale: float) -> None:
     if not (np.isfinite(logit_scale) and logit_scale > 0):
-        raise TheoryError(f"the logit scale must be a finite number above 0, got {logit_scale}")
+        raise TheoryError(
+            f"the logit scale must be a finite number above 0, got {logit_scale}: it is 1/sqrt(d_head) times any "
+            "temperature"
+        )

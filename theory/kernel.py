@@ -19,6 +19,7 @@ from jaxtyping import Float64, Int
 
 from theory.errors import TheoryError
 from theory.head import Carrier
+from theory.inputs import check_array, check_target, whole
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,19 @@ def cosine_sums(
 
 
 def carrier_profile(carrier: Carrier, length: int) -> Float64[np.ndarray, "offset"]:
-    """phi(delta) of the means alone, delta = 0..-(length-1), in nats (Proposition 1)."""
+    """phi(delta) of the means alone, delta = 0..-(length-1), in nats (Proposition 1).
+
+    Raises TheoryError for a length below 1.
+    """
+    whole("a length", length, 1)
     return cosine_sums(carrier.amplitudes, carrier.schedule.frequencies, carrier.phases, 0, length)
 
 
 def mean_profile(carrier: Carrier, length: int) -> Float64[np.ndarray, "offset"]:
-    """E[logit | delta] in nats: phi and the bias, but inside the window the mean logit of a query with its own keys."""
+    """E[logit | delta] in nats: phi and the bias, but inside the window the mean logit of a query with its own keys.
+
+    Raises TheoryError for a length below 1.
+    """
     profile = carrier_profile(carrier, length)
     if carrier.bias is not None:
         profile += carrier.bias.at(np.arange(length))
@@ -75,26 +83,30 @@ def mean_profile(carrier: Carrier, length: int) -> Float64[np.ndarray, "offset"]
 
 
 def selected_offset(profile: Float64[np.ndarray, "offset"]) -> int:
-    """The offset delta <= 0 at which a profile is highest."""
+    """The offset delta <= 0 at which a profile is highest, the nearest of those that tie.
+
+    Raises TheoryError for a profile that is empty or not finite.
+    """
+    check_profile(profile)
     return -int(np.argmax(profile))
 
 
 def margin(profile: Float64[np.ndarray, "offset"], offset: int) -> Margin:
     """mu_L of the target K = `offset` tokens back over the offsets that the profile holds.
 
-    Raises TheoryError where the target is not among them or has no competitor.
+    Raises TheoryError where the target is not among them or has no competitor, or where the profile is not finite.
     """
+    check_profile(profile)
     check_target(offset, len(profile))
     if len(profile) < 2:
-        raise TheoryError("a margin needs a competitor: give a profile of two offsets or more")
+        raise TheoryError("a margin needs a competitor: give a profile of two offsets or more, got one")
     rivals = np.where(np.arange(len(profile)) == offset, -np.inf, profile)
     nearest = int(np.argmax(rivals))
     return Margin(float(profile[offset] - profile[nearest]), -nearest)
 
 
-def check_target(offset: int, length: int) -> None:
-    """Raises TheoryError unless a key `offset` tokens back exists at this length."""
-    if offset < 0:
-        raise TheoryError(f"the target offset K counts tokens back and is 0 or more, got {offset}: give {-offset}")
-    if offset >= length:
-        raise TheoryError(f"a key {offset} tokens back needs a length above {offset}, got {length}")
+def check_profile(profile: Float64[np.ndarray, "offset"]) -> None:
+    """Raises TheoryError unless a profile holds one finite logit or more."""
+    check_array("a profile", profile, None)
+    if not len(profile):
+        raise TheoryError("a profile has one offset or more, got none")

@@ -1,16 +1,20 @@
-"""The statements of the papers, one file each, in the order in which they are used."""
+"""The statements of the papers, one file each: what lies in this folder with a STATEMENT is one."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from theory.errors import TheoryError
-from theory.statements import corollary_2_decay, lemma_1_equivariance, lemma_2_selection
 from theory.statements.statement import Statement
 
-STATEMENTS: tuple[Statement, ...] = (
-    lemma_1_equivariance.STATEMENT,
-    lemma_2_selection.STATEMENT,
-    corollary_2_decay.STATEMENT,
-)
+
+def _found() -> tuple[Statement, ...]:
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    return tuple(sorted((m.STATEMENT for m in modules if hasattr(m, "STATEMENT")), key=lambda entry: entry.row))
+
+
+STATEMENTS: tuple[Statement, ...] = _found()
 
 
 def statement(id: str) -> Statement:

@@ -202,6 +202,7 @@ def _has_no_residuals(case: DilutedHead) -> bool:
 
 
 STATEMENT = Statement(
+    row=6,
     id="corollary-2",
     label="Corollary 2, decay law",
     printed=Wording(

@@ -165,6 +165,7 @@ def _numbers(case: PositionedLogit) -> dict[str, float]:
 
 
 STATEMENT = Statement(
+    row=1,
     id="lemma-1",
     label="Lemma 1, equivariance",
     printed=Wording(

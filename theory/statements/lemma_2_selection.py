@@ -258,6 +258,7 @@ def _does_not_realign(case: CarrierTask) -> bool:
 
 
 STATEMENT = Statement(
+    row=3,
     id="lemma-2",
     label="Lemma 2, target-aligned selection",
     printed=Wording(

@@ -93,11 +93,16 @@ class Wording(Generic[Case]):
 
 @dataclass(frozen=True)
 class Statement(Generic[Case]):
-    """A claim of a paper with all that checks it; counterexamples are built when asked for."""
+    """A claim of a paper with all that checks it; counterexamples are built when asked for.
 
+    Statements are shown in the order of `row`. `printed` is None for a claim of ours that no paper
+    makes: `amended` is then its only wording.
+    """
+
+    row: int
     id: str
     label: str
-    printed: Wording[Case]
+    printed: Wording[Case] | None
     amended: Wording[Case]
     assumptions: tuple[Assumption[Case], ...]
     draw: Callable[[np.random.Generator], Case]
@@ -146,16 +151,21 @@ class Result:
 
     id: str
     label: str
-    printed: Finding
+    printed: Finding | None
     amended: Finding
     counterexamples: tuple[Shown, ...]
     cases: int
     seconds: float
 
     @property
+    def wordings(self) -> dict[str, Finding]:
+        """The findings by wording, "printed" (where a paper has one) before "amended"."""
+        return ({} if self.printed is None else {"printed": self.printed}) | {"amended": self.amended}
+
+    @property
     def agrees(self) -> bool:
-        """Whether both wordings have their recorded verdicts."""
-        return self.printed.agrees and self.amended.agrees
+        """Whether every wording has its recorded verdict."""
+        return all(finding.agrees for finding in self.wordings.values())
 
 
 def check(statement: Statement[Case], seed: int = 0, cases: int = 16) -> Result:
@@ -168,8 +178,10 @@ def check(statement: Statement[Case], seed: int = 0, cases: int = 16) -> Result:
     shown = tuple(_show(statement, example) for example in examples)
     sound = len(met) == cases > 0 and _covers(statement, shown)
     refutations = [e.case for e in examples if e.dropped == PRINTED and not unmet(statement, e.case)]
-    printed = _find(statement, statement.printed, met, refutations, sound, shown)
     amended = _find(statement, statement.amended, met, [], sound, shown)
+    printed = None
+    if statement.printed is not None:
+        printed = _find(statement, statement.printed, met, refutations, sound, shown)
     return Result(statement.id, statement.label, printed, amended, shown, len(met), perf_counter() - start)
 
 
@@ -239,7 +251,8 @@ def _show(statement: Statement[Case], example: Counterexample[Case]) -> Shown:
     """A dropped assumption is held against the amended wording, a refutation against the printed one."""
     fails = {assumption.id for assumption in unmet(statement, example.case)}
     refutes = example.dropped == PRINTED
-    residual = (statement.printed if refutes else statement.amended).residual
+    wording = statement.printed if refutes else statement.amended
+    residual = None if wording is None else wording.residual
     size = float(residual(example.case)) if residual is not None else np.nan
     alone = fails == (set() if refutes else {example.dropped})
     return Shown(example.dropped, example.text, example.numbers, size, bool(alone and size > FAR * statement.tolerance))
