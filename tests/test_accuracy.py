@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import score_table
-from scipy.special import ndtri
+from scipy.integrate import quad
+from scipy.special import ndtr, ndtri
 
 from bridge.sources.run import head_of_run, readout_of_run
 from empirics.spec import run_spec
@@ -241,6 +242,44 @@ def test_what_changes_no_prediction_changes_no_accuracy(seed, offset, factor):
             np.testing.assert_allclose(getattr(other, name), getattr(law, name), atol=1e-6)
 
 
+@pytest.mark.parametrize("power", [-1060, -700, -520, 330, 700, 1015])
+def test_a_power_of_two_changes_no_bit_of_the_accuracy(power):
+    # The squares of such scores leave float64; these scores, whole multiples of 2^-8, do not.
+    head, readout = carrier_head(seed=2, tokens=8, offset=1)
+    readout = np.round(readout * 256) / 256
+    law, same = (accuracy_law(head, scores, 1, [6, 12]) for scores in (readout, np.ldexp(readout, power)))
+    assert law.upper[1] - law.lower[1] > 1e-3
+    for name in ("lower", "point", "upper"):
+        np.testing.assert_array_equal(getattr(same, name), getattr(law, name))
+
+
+@pytest.mark.parametrize("shift", [1e10, -(2.0**40)])
+def test_a_number_added_to_a_whole_row_changes_no_bit_of_the_accuracy(shift):
+    # Whole multiples of 2^-8: exact beside 2^40 too.
+    head, readout = carrier_head(seed=2, tokens=8, offset=1)
+    readout = np.round(readout * 256) / 256
+    shifted = readout + shift * np.array([1, 0, -1, 2, 0, 1, 1, -2])[:, None]
+    law, same = accuracy_law(head, readout, 1, [6, 12]), accuracy_law(head, shifted, 1, [6, 12])
+    for name in ("lower", "point", "upper"):
+        np.testing.assert_array_equal(getattr(same, name), getattr(law, name))
+
+
+@pytest.mark.parametrize(("tokens", "tolerance"), [(20, 1e-5), (256, 4e-4)])
+@pytest.mark.parametrize("loading", [0.3, 0.7, 0.9, 0.95])
+def test_the_rule_of_the_copula_against_adaptive_quadrature(tokens, tolerance, loading):
+    # Independent scores of variance loading^2 and 1 - loading^2: every two rivals correlate as loading^2.
+    covariance = np.diag([loading**2] + [1 - loading**2] * (tokens - 1))
+    scores = np.linspace(-4, -0.5, 15)
+    rest = np.sqrt(1 - loading**2)
+    found = accuracy._chances(np.repeat(scores[:, None], tokens - 1, axis=1), covariance, 0)[1]
+    for score, chance in zip(scores, found, strict=True):
+        expected, _ = quad(
+            lambda f, a=score: np.exp(-f * f / 2) * ndtr((loading * f - a) / rest) ** (tokens - 1),
+            -9, 9, epsabs=1e-10, points=[score / loading], limit=500,
+        )  # fmt: skip
+        assert chance == pytest.approx(expected / np.sqrt(2 * np.pi), abs=tolerance if loading > 0.7 else 1e-6)
+
+
 def test_tokens_that_never_occur_are_rivals_but_no_keys():
     head, readout = carrier_head(seed=5, tokens=4, offset=1)
     weights = np.array([0.5, 0.0, 0.3, 0.2])
@@ -325,10 +364,10 @@ def test_accuracy_of_trained_heads_at_offsets_1_and_3(tmp_path, offset):
 @pytest.mark.parametrize(
     ("readout", "offset", "lengths", "text"),
     [
-        (np.eye(4), 1, [6], r"3 finite scores for each of 3 keys, got shape \(4, 4\).*give \(U W_V E_b\)_y"),
+        (np.eye(4), 1, [6], r"readout \(U W_V E_b\)_y must be a float64 array of 3 ?x ?3, got shape \(4, 4\)"),
         (np.eye(3)[:, :2], 1, [6], r"got shape \(3, 2\)"),
-        (np.full((3, 3), np.nan), 1, [6], r"shape \(3, 3\) with numbers that are not finite"),
-        (np.eye(3), 1, [], "give one or more"),
+        (np.full((3, 3), np.nan), 1, [6], r"hold 9 numbers that are not finite"),
+        (np.eye(3), 1, [], "give one length or more"),
         (np.eye(3), 6, [8, 6], "needs a length above 6"),
         (np.eye(3), -1, [8], "0 or more, got -1: give 1"),
     ],

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from fractions import Fraction
 
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -495,13 +496,16 @@ def test_nested_parameters_of_transformers():
         np.testing.assert_allclose(schedule.frequencies, theirs.double().numpy(), rtol=tolerance)
 
 
-PLAIN = parameters("default", 10_000)
+PLAIN, ONE = parameters("default", 10_000), sympy.S.One
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: read_scaling({"rope_type": "xpos"}), r"unknown rope_type 'xpos': it must be one of default, linear"),
+        (
+            lambda: read_scaling({"rope_type": "xpos"}),
+            r"unknown rope_type 'xpos', which must be one of default, linear",
+        ),
         (lambda: read_scaling({"type": ["yarn"]}), r"unknown rope_type \['yarn'\]"),
         (lambda: read_scaling({"type": "linear", "rope_type": "yarn"}), "two scalings, yarn and linear: give one"),
         (lambda: read_scaling({"factor": 4}), "unknown key factor in rotary parameters of type default"),
@@ -529,17 +533,22 @@ PLAIN = parameters("default", 10_000)
         (lambda: read_scaling(LONGROPE), "has no attention factor: give attention_factor, or factor"),
         (
             lambda: read_scaling(YARN_V3 | {"original_max_position_embeddings": 0.5}),
-            "original_max_position_embeddings must be a whole number of tokens, got 0.5",
+            "original_max_position_embeddings must be a whole number of tokens, 1 or more, got 0.5",
         ),
         (
             lambda: read_scaling(YARN_V3 | {"original_max_position_embeddings": 0, "factor": None}, 64),
-            "lack factor|above 0, got 0",
+            "original_max_position_embeddings must be a whole number of tokens, 1 or more, got 0",
         ),
+        (
+            lambda: read_scaling({"type": "yarn", "original_max_position_embeddings": 64}, 0),
+            "^max_position_embeddings must be a whole number of tokens, 1 or more, got 0",
+        ),
+        (lambda: read_scaling({"type": "linear", "factor": 2, "foo": 3, 1: 2}), "unknown key 1, foo in"),
         (lambda: read_schedule({"rope_type": "default"}, 64), "lack rope_theta.*no base is assumed here"),
         (lambda: read_schedule({"rope_theta": None}, 64), "lack rope_theta"),
         (lambda: read_schedule({"rope_theta": "1e4"}, 64), "rope_theta must be a finite number, got '1e4'"),
         (lambda: read_schedule({"rope_theta": -1}, 64), "base must be a finite number above 0"),
-        (lambda: read_schedule(PLAIN, 64, 0), "current length is 1 token or more, got 0"),
+        (lambda: read_schedule(PLAIN, 64, 0), r"current length \(None for the trained one\) must be 1 or more, got 0"),
         (lambda: read_schedule(PLAIN, 7), "turns 7 of 7 lanes.*even number of lanes"),
         (lambda: read_schedule(PLAIN | {"partial_rotary_factor": 0.3}, 10), "turns 3 of 10 lanes"),
         (lambda: read_schedule(PLAIN | {"partial_rotary_factor": 0}, 64), "factor 0 turns 0 of 64 lanes"),
@@ -552,14 +561,17 @@ PLAIN = parameters("default", 10_000)
         (lambda: read_schedules({"b": PLAIN}, ["a"], 64), "unknown key b"),
         (lambda: Linear(-2), "factor must be a finite number above 0, got -2"),
         (lambda: Ntk(0), "factor must be a finite number above 0, got 0"),
-        (lambda: DynamicNtk(2, 0), "original_max_position_embeddings must be a finite number above 0, got 0"),
+        (lambda: DynamicNtk(2, 0), "original_max_position_embeddings must be 1 or more, got 0"),
         (lambda: Yarn(math.inf, 64), "factor must be a finite number above 0, got inf"),
         (lambda: Yarn(2, 64, beta_fast=1, beta_slow=2), "beta_fast 1 is below beta_slow 2.*larger number there"),
         (lambda: Yarn(2, 64, attention_factor=0), "attention_factor must be a finite number above 0"),
         (lambda: Yarn(2, 64, mscale=-1), "mscale must be a finite number above 0"),
         (lambda: Yarn(2, 64).schedule(64, 1), "needs a base above 1, got 1"),
-        (lambda: Yarn(2, 2).schedule(64, 10_000), r"ramps from pair -17 to -3, outside 0\.\.63: give the trained"),
-        (lambda: Yarn(2, 10**6).schedule(64, 1.5), r"ramps from pair \d+ to \d+, outside 0\.\.63"),
+        (
+            lambda: Yarn(2, 2).schedule(64, 10_000),
+            r"ramps from -17 to -3, which must meet .* = 0\.\.63: give the trained",
+        ),
+        (lambda: Yarn(2, 10**6).schedule(64, 1.5), r"ramps from \d+ to \d+, which must meet .* 0\.\.63"),
         (lambda: Llama3(2, 64, 4, 4), "low_freq_factor 4 is not below high_freq_factor 4"),
         (lambda: Llama3(2, 64, 0, 4), "low_freq_factor must be a finite number above 0, got 0"),
         (lambda: LongRope((1.0,), (1.0, 2.0), 64, 2), "has 1 short and 2 long factors"),
@@ -568,11 +580,23 @@ PLAIN = parameters("default", 10_000)
         (lambda: Proportional(1.5), "partial_rotary_factor must be between 0 and 1, got 1.5"),
         (lambda: Proportional(0.5, -1), "factor must be a finite number above 0, got -1"),
         (lambda: RotarySchedule.geometric(8, 10**400), "base must be a finite number above 0, got 1000"),
-        (lambda: RotarySchedule.geometric(8, 10).padded(6), "width of 8 is more than the head's 6"),
+        (
+            lambda: RotarySchedule.geometric(8, 10).padded(6),
+            "schedule of width 8 does not fit a head of width 6.*for 6 lanes or fewer",
+        ),
         (lambda: RotarySchedule.geometric(8, 10).padded(9), "even and 2 or more, got 9"),
         (lambda: RotarySchedule.geometric(8, 10).scaled([sympy.S.One]), "4 pairs takes 4 gains, got 1"),
         (lambda: RotarySchedule.periodic([(1, 0)]), "period m of 1 token or more, got 1/0"),
         (lambda: RotarySchedule.periodic([]), "one finite frequency or more"),
+        (lambda: RotarySchedule.from_exact([sympy.Symbol("x")]), r"exact frequencies must be real .*got \[x\]"),
+        (lambda: RotarySchedule.from_exact([sympy.I]), r"exact frequencies must be real .*2\*sympy.pi/5, got \[I\]"),
+        (lambda: RotarySchedule.from_exact([sympy.zoo]), r"exact frequencies must be real .*got \[zoo\]"),
+        (lambda: RotarySchedule.from_exact([sympy.Integer(10) ** 400]), "finite frequency or more, got"),
+        (lambda: RotarySchedule.geometric(4, 10).scaled([sympy.Symbol("x")] * 2), r"gains must be real .*got \[x, x\]"),
+        (lambda: RotarySchedule(np.ones(1), (ONE,) * 3), r"^3 exact frequencies .* the 1 floating-point ones \[1"),
+        (lambda: RotarySchedule(np.ones(2), (ONE,) * 3), "^3 exact frequencies .* not the 2 floating-point ones"),
+        (lambda: RotarySchedule(np.ones(3), (ONE,)), "^1 exact frequencies .*: give one of each a pair"),
+        (lambda: RotarySchedule(np.ones(2), (ONE, ONE / 2)), r"exact frequencies \[1.* 0.5\] are not .*\[1. 1.\]"),
         (lambda: RotarySchedule.without_rotation(5), "even and 2 or more, got 5"),
         (lambda: RotarySchedule(np.ones(1), attention_factor=0), "attention factor must be a finite number above 0"),
         (lambda: RotarySchedule(np.ones(2), unrotated=1), "last 1 of 2 pairs .* frequency must be 0"),
@@ -582,3 +606,138 @@ PLAIN = parameters("default", 10_000)
 def test_what_cannot_be_read_or_scaled_is_named(call, text):
     with pytest.raises(TheoryError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "got", "expected", "remedy"),
+    [
+        (lambda: RotarySchedule.geometric(7, 10_000), "got 7", "even", "give a whole number of lanes, two a pair"),
+        (lambda: RotarySchedule.geometric(0, 10_000), "got 0", "2 or more", "give a whole number of lanes"),
+        (lambda: Yarn(2, 64).schedule(7, 10_000), "got 7", "even", "give a whole number of lanes"),
+        (lambda: Linear(2).schedule(0, 10_000), "got 0", "2 or more", "give a whole number of lanes"),
+        (lambda: RotarySchedule.geometric(4, 10).padded(7), "head width .* got 7", "even", "give a whole number"),
+        (lambda: RotarySchedule.geometric(8, 10).padded(6), "width 8.* width 6", "head's or less", "make the schedule"),
+        (lambda: read_schedule(PLAIN, 7), r"1 \(none is given\) turns 7 of 7 lanes", "even number", "give the model's"),
+        (lambda: read_schedule(PLAIN, 0), r"1 \(none is given\) turns 0 of 0 lanes", "2 or more", "give the model's"),
+        (
+            lambda: read_schedule(PLAIN | {"partial_rotary_factor": 1.5}, 64),
+            "factor 1.5 turns 96 of 64 lanes",
+            "above 0, 1 at most",
+            "give the model's own head width and factor",
+        ),
+        (
+            lambda: read_scaling(LLAMA3 | {"beta_fast": 3}),
+            "unknown key beta_fast",
+            "type llama3, which takes factor, high_freq_factor, low_freq_factor, original_max",
+            "take it out",
+        ),
+        (lambda: read_scaling({"type": "xpos"}), "rope_type 'xpos'", "one of default, linear", "give one of these"),
+    ],
+)
+def test_widths_keys_and_types_that_do_not_fit_say_what_was_given_what_is_expected_and_what_to_do(
+    call, got, expected, remedy
+):
+    with pytest.raises(TheoryError) as raised:
+        call()
+    for part in (got, expected, remedy):
+        raised.match(part)
+
+
+@pytest.fixture
+def unchecked():
+    """As a person calls it: no checker of types stands before the theory's own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: RotarySchedule(np.ones((2, 2))),
+            r"(?s)flat array of one finite .* shape \(2, 2\): give the rad/position",
+        ),
+        (lambda: RotarySchedule.from_exact(["2*pi/"]), r"exact frequencies must be real .*got \['2\*pi/'\]"),
+        (lambda: RotarySchedule.geometric(4.0, 10), "rotary width must be even .* got 4.0: give a whole number"),
+        (lambda: RotarySchedule.periodic([(1, 2.5)]), "whole a and a period m .* got 1/2.5"),
+        (lambda: RotarySchedule.geometric(4, 10).scaled(["a", "b"]), r"gains must be real .*got \['a', 'b'\]"),
+        (lambda: Linear("4"), "factor must be a finite number above 0, got '4'"),
+        (lambda: DynamicNtk(2, 0.5), "original_max_position_embeddings must be a whole number, got 0.5"),
+        (lambda: Yarn(2, 4096.5), "original_max_position_embeddings must be a whole number, got 4096.5"),
+        (lambda: Llama3(2, "8192", 1, 4), "original_max_position_embeddings must be a whole number, got '8192'"),
+        (lambda: LongRope((1.0,), (2.0,), 2.5, 2), "original_max_position_embeddings must be a whole number, got 2.5"),
+        (lambda: Unscaled().schedule(4, 10, 2.5), r"length \(None for .*\) must be a whole number, got 2.5"),
+        (lambda: read_scaling(None), "must be a mapping, got None: .*'rope_theta': base"),
+        (lambda: read_schedule(None, 64), "must be a mapping, got None"),
+        (lambda: read_schedules(None, ["a"], 64), "must be a mapping, got None"),
+        (
+            lambda: read_scaling({"type": "yarn", "original_max_position_embeddings": 64}, "4096"),
+            "^max_position_embeddings must be a finite number, got '4096'",
+        ),
+        (
+            lambda: read_scaling({"type": "dynamic", "factor": 2}, "4096"),
+            "^max_position_embeddings must be a finite number, got '4096'",
+        ),
+    ],
+)
+def test_values_of_another_type_are_named(call, text):
+    with pytest.raises(TheoryError, match=text):
+        call()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numpys_narrow_numbers_are_taken_as_the_numbers_that_they_are():
+    # Binary fractions that float32 holds: the schedules are the same to the last bit.
+    plain = [
+        Linear(2.5),
+        Ntk(2.5),
+        DynamicNtk(2.5, 64),
+        Yarn(2.5, 64, 30.5, 1.5, mscale=0.75, mscale_all_dim=0.5),
+        Llama3(2.5, 64, 1.5, 4.5),
+        LongRope((1.5, 2.5), (2.5, 3.5), 64, factor=2.5),
+        Proportional(0.5, 2.5),
+    ]
+    for scaling in plain:
+        values = {field.name: getattr(scaling, field.name) for field in dataclasses.fields(scaling)}
+        narrow = {name: np.float32(x) if isinstance(x, float) and x % 1 else x for name, x in values.items()}
+        narrow |= {name: np.array(x, dtype=np.float32) for name, x in values.items() if isinstance(x, tuple)}
+        narrow |= {name: np.int32(x) for name, x in values.items() if name == "trained_length"}
+        same = type(scaling)(**narrow)
+        assert (same, hash(same)) == (scaling, hash(scaling))
+        ours, theirs = same.schedule(np.int64(4), 10_000, np.int64(100)), scaling.schedule(4, 10_000, 100)
+        np.testing.assert_array_equal(ours.frequencies, theirs.frequencies)
+        assert (ours.exact, ours.attention_factor) == (theirs.exact, theirs.attention_factor)
+    factor = np.float32(1.1)
+    assert RotarySchedule(np.ones(1), attention_factor=factor).score_gains[0] == float(factor) ** 2
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_gains_may_be_pythons_own_numbers():
+    scaled = RotarySchedule.geometric(4, 100).scaled([2, Fraction(1, 3)])
+    assert scaled.exact == (2, sympy.Rational(1, 30))
+    halved = RotarySchedule.geometric(4, 100).scaled([0.5, 0.5])
+    assert halved.exact is None
+    np.testing.assert_array_equal(halved.frequencies, [0.5, 0.05])
+
+
+def test_lists_of_longrope_are_kept_as_tuples():
+    given = LongRope([1.0, 2.0], [3.0, 4.0], 64, factor=2)
+    assert given == LongRope((1.0, 2.0), (3.0, 4.0), 64, factor=2)
+    assert hash(given) == hash(LongRope((1.0, 2.0), (3.0, 4.0), 64, factor=2))
+    assert given != LongRope((1.0, 2.0), (3.0, 5.0), 64, factor=2)
+
+
+def test_yarn_keeps_all_pairs_where_the_ramp_starts_beyond_the_last():
+    # At base 100 the last of 32 pairs turns 1800 times in a million tokens: the ramp is at 59 to 63.
+    scaled, plain = Yarn(2, 10**6).schedule(64, 100), RotarySchedule.geometric(64, 100)
+    assert scaled.exact == plain.exact
+    assert Yarn(2, 64).schedule(64, 100).exact != plain.exact
+
+
+def test_padding_twice_is_padding_once():
+    once = RotarySchedule.geometric(4, 100).padded(16)
+    twice = RotarySchedule.geometric(4, 100).padded(8).padded(16)
+    assert (once.unrotated, once.exact) == (twice.unrotated, twice.exact) == (6, (1, sympy.Rational(1, 10)) + (0,) * 6)
+    np.testing.assert_array_equal(once.frequencies, twice.frequencies)

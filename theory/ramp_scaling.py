@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import sympy
 
 from theory.errors import TheoryError
+from theory.inputs import whole
 from theory.scaling import Scaling, check_positive
 from theory.schedule import RotarySchedule
 
@@ -33,8 +34,8 @@ class Yarn(Scaling):
     low is at least 0, high at most d-1 (the width, not the pairs), high = low + .001 where they are
     equal. With f(m) = 1 + m ln(s)/10, and 1 for s <= 1, the attention factor is the one given, else
     f(mscale)/f(mscale_all_dim) where both are given and not 0, else f(1).
-    Raises TheoryError for numbers that are not above 0, for beta_fast < beta_slow, for a base of 1
-    or less, and where no pair of the width lies between low and high: the ramp would be upside down.
+    Raises TheoryError for numbers that are not above 0, for a T that is not whole, for beta_fast <
+    beta_slow, for a base of 1 or less, and where low > d-1 or high < 0: the ramp would be upside down.
     """
 
     factor: float
@@ -47,9 +48,10 @@ class Yarn(Scaling):
     mscale_all_dim: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("original_max_position_embeddings", self.trained_length, 1)
         check_positive(
             factor=self.factor,
-            original_max_position_embeddings=self.trained_length,
             beta_fast=self.beta_fast,
             beta_slow=self.beta_slow,
             attention_factor=self.attention_factor,
@@ -80,8 +82,9 @@ class Yarn(Scaling):
         first, last = max(low, 0), min(high, dim - 1)
         if first > last:
             raise TheoryError(
-                f"YaRN at width {dim}, base {base} and trained length {self.trained_length} ramps from pair {low:.6g} "
-                f"to {high:.6g}, outside 0..{dim - 1}: give the trained length in tokens and the base of the model"
+                f"YaRN at width {dim}, base {base} and trained length {self.trained_length} ramps from {low:.6g} to "
+                f"{high:.6g}, which must meet 0..d-1 = 0..{dim - 1}: give the trained length in tokens and the base of "
+                "the model"
             )
         return sympy.sympify(first), sympy.sympify(last)
 
@@ -104,7 +107,8 @@ class Llama3(Scaling):
 
     Gains between are floating-point: what they stand for is a sum with a term in theta_i/pi, and exact
     frequencies are monomials.
-    Raises TheoryError for numbers that are not above 0 and unless low_freq_factor < high_freq_factor.
+    Raises TheoryError for numbers that are not above 0, for a T that is not whole, and unless
+    low_freq_factor < high_freq_factor.
     """
 
     factor: float
@@ -113,9 +117,10 @@ class Llama3(Scaling):
     high_freq_factor: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("original_max_position_embeddings", self.trained_length, 1)
         check_positive(
             factor=self.factor,
-            original_max_position_embeddings=self.trained_length,
             low_freq_factor=self.low_freq_factor,
             high_freq_factor=self.high_freq_factor,
         )

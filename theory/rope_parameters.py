@@ -43,13 +43,16 @@ _OF_EVERY_TYPE = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 def read_scaling(parameters: Mapping[str, object], max_position_embeddings: int | None = None) -> Scaling:
     """The scaling of one mapping. Base and partial rotary factor may stand in it and are `read_schedule`'s.
 
-    Raises TheoryError for a type or key that is not known, a key that is missing, a value of the
-    wrong kind, and whatever the scaling refuses.
+    Raises TheoryError for what is no mapping, a type or key that is not known, a key that is missing,
+    a value of the wrong kind, and whatever the scaling refuses.
     """
+    _check_mapping(parameters)
+    if max_position_embeddings is not None:
+        max_position_embeddings = _tokens("max_position_embeddings", max_position_embeddings)
     given = {key: value for key, value in parameters.items() if value is not None}
     kind, scaling = _scaling_type(given)
     fields = {_key(field): field for field in dataclasses.fields(scaling)}
-    unknown = sorted(given.keys() - fields.keys() - _OF_EVERY_TYPE)
+    unknown = sorted(str(key) for key in given.keys() - fields.keys() - _OF_EVERY_TYPE)
     if unknown:
         raise TheoryError(
             f"unknown key {', '.join(unknown)} in rotary parameters of type {kind}, which takes "
@@ -105,6 +108,7 @@ def read_schedules(
     a flat mapping is that of all. Raises TheoryError as `read_schedule`, and where a nested mapping
     lacks a layer type or holds anything beside layer types.
     """
+    _check_mapping(parameters)
     kinds = tuple(dict.fromkeys(layer_types))
     if not kinds:
         raise TheoryError("there is no layer type to read a schedule for: give one or more, such as full_attention")
@@ -128,11 +132,22 @@ def read_schedules(
     return schedules
 
 
+def _check_mapping(parameters: object) -> None:
+    if not isinstance(parameters, Mapping):
+        raise TheoryError(
+            f"rotary parameters must be a mapping, got {parameters!r}: where a configuration has null in their place, "
+            "put its base into one of type default, {'rope_theta': base}"
+        )
+
+
 def _scaling_type(given: Mapping[str, object]) -> tuple[str, type[Scaling]]:
     names = [given[key] for key in ("rope_type", "type") if key in given] or ["default"]
     for name in names:
         if not (isinstance(name, str) and name in _SCALINGS):
-            raise TheoryError(f"unknown rope_type {name!r}: it must be one of {', '.join(_SCALINGS)}")
+            raise TheoryError(
+                f"unknown rope_type {name!r}, which must be one of {', '.join(_SCALINGS)}: give one of these, or the "
+                "frequencies themselves as a RotarySchedule"
+            )
     kinds = {str(name): _SCALINGS[str(name)] for name in names}
     if len(set(kinds.values())) > 1:
         raise TheoryError(f"rope_type and type name two scalings, {' and '.join(kinds)}: give one of them")
@@ -157,7 +172,7 @@ def _from_length(
                 f"{max_position_embeddings}: give one of them"
             )
         return {_TRAINED_LENGTH: max_position_embeddings}
-    if scaling in (Yarn, LongRope) and "factor" not in values and isinstance(trained, int) and trained > 0:
+    if scaling in (Yarn, LongRope) and "factor" not in values and isinstance(trained, int):
         return {"factor": max_position_embeddings / trained}
     return {}
 
@@ -171,11 +186,13 @@ def _value(key: str, value: object) -> object:
         if not isinstance(value, list | tuple):
             raise TheoryError(f"{key} must be a list of numbers, one a rotary pair, got {value!r}")
         return tuple(_number(f"{key}[{i}]", number) for i, number in enumerate(value))
+    return _tokens(key, value) if key == _TRAINED_LENGTH else _number(key, value)
+
+
+def _tokens(key: str, value: object) -> int:
     number = _number(key, value)
-    if key != _TRAINED_LENGTH:
-        return number
-    if not number.is_integer():
-        raise TheoryError(f"{key} must be a whole number of tokens, got {value!r}")
+    if not (number.is_integer() and number >= 1):
+        raise TheoryError(f"{key} must be a whole number of tokens, 1 or more, got {value!r}")
     return int(number)
 
 
@@ -192,7 +209,8 @@ def _rotary_width(parameters: Mapping[str, object], head_dim: int) -> int:
     width = int(head_dim * fraction)
     if not 0 < fraction <= 1 or width < 2 or width % 2:
         raise TheoryError(
-            f"partial_rotary_factor {fraction:g} turns {width} of {head_dim} lanes: it must be above 0, 1 at most, "
-            "and turn an even number of lanes, 2 or more"
+            f"partial_rotary_factor {fraction:g}{' (none is given)' if given is None else ''} turns {width} of "
+            f"{head_dim} lanes, and must be above 0, 1 at most, and turn an even number of lanes, 2 or more: give the "
+            "model's own head width and factor"
         )
     return width

@@ -26,11 +26,14 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from numbers import Real
 
+import numpy as np
 import sympy
 
 from theory.errors import TheoryError
+from theory.inputs import whole
 from theory.schedule import RotarySchedule
 
 # sympy divides roots by primes up to here; beyond it hunts for factors of powers of hundreds of digits.
@@ -39,17 +42,21 @@ _FACTORED_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class Scaling(ABC):
-    """What is done to the frequencies of a trained model."""
+    """What is done to the frequencies of a trained model; its numbers are Python's own and its lists tuples."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _own(getattr(self, field.name)))
 
     def schedule(self, dim: int, base: float, length: int | None = None) -> RotarySchedule:
         """The scaled schedule of rotary width `dim` at a current length in tokens, None for the trained one.
 
         Stateless: the schedule of a length does not depend on the lengths asked for before. Raises
-        TheoryError as `RotarySchedule.geometric`, for a length below 1, and where width or base do
-        not fit the scaling.
+        TheoryError as `RotarySchedule.geometric`, for a length that is not whole or below 1, and where
+        width or base do not fit the scaling.
         """
-        if length is not None and length < 1:
-            raise TheoryError(f"a current length is 1 token or more, got {length}: give None for the trained length")
+        if length is not None:
+            length = whole("the current length (None for the trained one)", length, 1)
         plain = RotarySchedule.geometric(dim, base)
         return replace(plain.scaled(self._gains(plain, base, length)), attention_factor=self._attention_factor())
 
@@ -75,6 +82,7 @@ class Linear(Scaling):
     factor: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(factor=self.factor)
 
     def _gains(self, plain: RotarySchedule, base: float, length: int | None) -> list[sympy.Expr]:
@@ -91,6 +99,7 @@ class Ntk(Scaling):
     factor: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(factor=self.factor)
 
     def _gains(self, plain: RotarySchedule, base: float, length: int | None) -> list[sympy.Expr]:
@@ -101,14 +110,16 @@ class Ntk(Scaling):
 class DynamicNtk(Scaling):
     """NTK-aware scaling by s L/T - (s-1), which grows from 1 at the trained length: plain up to there.
 
-    Raises TheoryError unless s > 0 and T >= 1.
+    Raises TheoryError unless s > 0 and T is whole and 1 or more.
     """
 
     factor: float
     trained_length: int
 
     def __post_init__(self) -> None:
-        check_positive(factor=self.factor, original_max_position_embeddings=self.trained_length)
+        super().__post_init__()
+        check_positive(factor=self.factor)
+        whole("original_max_position_embeddings", self.trained_length, 1)
 
     def _gains(self, plain: RotarySchedule, base: float, length: int | None) -> list[sympy.Expr]:
         beyond = max(length or 0, self.trained_length) - self.trained_length
@@ -120,9 +131,9 @@ class LongRope(Scaling):
     """A factor a pair: the short list up to the trained length, the long one beyond it.
 
     The attention factor is the one given, else sqrt(1 + ln s / ln T), and 1 for s <= 1: it is that
-    of the model, at every length. Raises TheoryError for numbers that are not above 0, for lists of
-    two lengths, where both s and the attention factor are missing, where s > 1 meets T = 1, and by
-    `schedule` where there is not one factor a pair.
+    of the model, at every length. Raises TheoryError for numbers that are not above 0, for a T that is
+    not whole, for lists of two lengths, where both s and the attention factor are missing, where s > 1
+    meets T = 1, and by `schedule` where there is not one factor a pair.
     """
 
     short_factor: Sequence[float]
@@ -132,11 +143,9 @@ class LongRope(Scaling):
     attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(
-            factor=self.factor,
-            original_max_position_embeddings=self.trained_length,
-            attention_factor=self.attention_factor,
-        )
+        super().__post_init__()
+        check_positive(factor=self.factor, attention_factor=self.attention_factor)
+        whole("original_max_position_embeddings", self.trained_length, 1)
         for name, factors in (("short_factor", self.short_factor), ("long_factor", self.long_factor)):
             check_positive(**{f"{name}[{i}]": number for i, number in enumerate(factors)})
         if len(self.short_factor) != len(self.long_factor):
@@ -178,6 +187,7 @@ class Proportional(Scaling):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(factor=self.factor)
         if not 0 <= self.partial_rotary_factor <= 1:
             raise TheoryError(f"partial_rotary_factor must be between 0 and 1, got {self.partial_rotary_factor}")
@@ -198,8 +208,15 @@ class Proportional(Scaling):
 def check_positive(**numbers: float | None) -> None:
     """Raises TheoryError by the first name whose number is given and not finite and above 0."""
     for name, number in numbers.items():
-        if number is not None and not 0 < number <= sys.float_info.max:
-            raise TheoryError(f"{name} must be a finite number above 0, got {number}")
+        if number is not None and not (isinstance(number, Real) and 0 < number <= sys.float_info.max):
+            raise TheoryError(f"{name} must be a finite number above 0, got {number!r}")
+
+
+def _own(value: object) -> object:
+    # A narrow float of numpy's would round all that it meets, and a list has no hash.
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(_own(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _ntk_gains(factor: sympy.Rational, pairs: int) -> list[sympy.Expr]:

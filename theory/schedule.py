@@ -27,9 +27,9 @@ class RotarySchedule:
     `attention_factor` multiplies every rotated lane of queries and of keys (YaRN, LongRoPE), so
     that it enters scores squared. The last `unrotated` pairs are lanes that no position turns
     (partial rotary): their frequency is 0 and the factor passes them by.
-    Raises TheoryError where there is no pair, where a frequency or the factor is not finite,
-    where an unrotated pair turns, or where the exact values are not those of the
-    floating-point ones.
+    Raises TheoryError where the frequencies are not a flat array of one or more, where one or the
+    factor is not finite, where an unrotated pair turns, and unless there is one exact value a
+    pair, of the floating-point one.
     """
 
     frequencies: Float64[np.ndarray, "pair"]
@@ -38,14 +38,22 @@ class RotarySchedule:
     unrotated: int = 0
 
     def __post_init__(self) -> None:
-        if self.frequencies.size == 0 or not np.isfinite(self.frequencies).all():
-            raise TheoryError(f"a schedule needs one finite frequency or more, got {self.frequencies}")
-        if self.exact is not None and not np.allclose(
-            self.frequencies, np.array([float(theta) for theta in self.exact]), rtol=1e-14, atol=0
-        ):
-            raise TheoryError("the exact frequencies are not the floating-point ones: give one list only")
+        if self.frequencies.ndim != 1 or self.frequencies.size == 0 or not np.isfinite(self.frequencies).all():
+            raise TheoryError(
+                f"a schedule needs a flat array of one finite frequency or more, got {self.frequencies} of shape "
+                f"{self.frequencies.shape}: give the rad/position of each pair"
+            )
+        if self.exact is not None:
+            numbers = _numbers("exact frequencies", self.exact)[1]
+            if len(numbers) != self.pairs or not np.allclose(self.frequencies, numbers, rtol=1e-14, atol=0):
+                raise TheoryError(
+                    f"{len(numbers)} exact frequencies {numbers} are not the {self.pairs} floating-point ones "
+                    f"{self.frequencies}: give one of each a pair, or make both by RotarySchedule.from_exact"
+                )
         if not (np.isfinite(self.attention_factor) and self.attention_factor > 0):
             raise TheoryError(f"the attention factor must be a finite number above 0, got {self.attention_factor}")
+        # A narrow float of numpy's would round every score.
+        object.__setattr__(self, "attention_factor", float(self.attention_factor))
         if not 0 <= self.unrotated <= self.pairs or self.frequencies[self.pairs - self.unrotated :].any():
             raise TheoryError(
                 f"the last {self.unrotated} of {self.pairs} pairs are said to be unrotated: their frequency must be 0"
@@ -57,9 +65,9 @@ class RotarySchedule:
 
         Raises TheoryError for an odd or empty width and for a base that is not a number above 0.
         """
-        _check_width(dim)
+        dim = _width("rotary width", dim)
         if not 0 < base <= sys.float_info.max:
-            raise TheoryError(f"rotary base must be a finite number above 0, got {base}")
+            raise TheoryError(f"rotary base must be a finite number above 0, got {base}: give the model's own")
         frequencies = float(base) ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
         if not (float(base).is_integer() and base < 1 << 53):
             return cls(frequencies)
@@ -68,36 +76,42 @@ class RotarySchedule:
 
     @classmethod
     def from_exact(cls, exact: Sequence[sympy.Expr]) -> RotarySchedule:
-        """A schedule from exact frequencies in rad/position, for example 2 pi/5."""
-        numbers = tuple(sympy.sympify(theta) for theta in exact)
-        return cls(np.array([float(theta) for theta in numbers], dtype=np.float64), numbers)
+        """A schedule from exact frequencies in rad/position, for example 2 pi/5.
+
+        Raises TheoryError for anything but real numbers, sympy's or Python's.
+        """
+        numbers, frequencies = _numbers("exact frequencies", exact)
+        return cls(frequencies, numbers)
 
     @classmethod
     def periodic(cls, turns: Sequence[tuple[int, int]]) -> RotarySchedule:
         """Component-periodic: theta_i = 2 pi a_i/m_i from pairs (a, m), exact; pair i is back after m_i tokens.
 
         `incommensurability.realigning_period` is the period of all of them together. Raises
-        TheoryError for an m below 1. Source: arXiv 2608.11909.
+        TheoryError unless a and m are whole and m is 1 or more. Source: arXiv 2608.11909.
         """
         for a, m in turns:
-            if m < 1:
-                raise TheoryError(f"a turn a/m needs a period m of 1 token or more, got {a}/{m}")
-        return cls.from_exact([2 * sympy.pi * sympy.Rational(a, m) for a, m in turns])
+            if not (isinstance(a, int | np.integer) and isinstance(m, int | np.integer) and m >= 1):
+                raise TheoryError(f"a turn a/m needs a whole a and a period m of 1 token or more, got {a}/{m}")
+        return cls.from_exact([2 * sympy.pi * sympy.Rational(int(a), int(m)) for a, m in turns])
 
     @classmethod
     def without_rotation(cls, dim: int) -> RotarySchedule:
         """No pair turns: the schedule of a head whose positions enter by a bias (ALiBi, T5) or not at all."""
-        _check_width(dim)
-        return cls(np.zeros(dim // 2), (sympy.S.Zero,) * (dim // 2), unrotated=dim // 2)
+        pairs = _width("head width", dim) // 2
+        return cls(np.zeros(pairs), (sympy.S.Zero,) * pairs, unrotated=pairs)
 
     def padded(self, dim: int) -> RotarySchedule:
         """Partial rotary: this schedule on the first lanes of a head of width `dim`, the others unrotated.
 
         Raises TheoryError where `dim` is odd or narrower than the rotary width.
         """
-        _check_width(dim)
+        dim = _width("head width", dim)
         if dim < self.dim:
-            raise TheoryError(f"a rotary width of {self.dim} is more than the head's {dim}: give {dim} or fewer lanes")
+            raise TheoryError(
+                f"a schedule of width {self.dim} does not fit a head of width {dim}: the rotary width must be the "
+                f"head's or less, make the schedule for {dim} lanes or fewer"
+            )
         added = dim // 2 - self.pairs
         return replace(
             self,
@@ -109,14 +123,17 @@ class RotarySchedule:
     def scaled(self, gains: Sequence[sympy.Expr]) -> RotarySchedule:
         """theta_i times gain_i, exact where theta_i is and no gain is a floating-point number.
 
-        Raises TheoryError where there is not one gain a pair.
+        Raises TheoryError for anything but one real number a pair.
         """
-        if len(gains) != self.pairs:
-            raise TheoryError(f"a schedule of {self.pairs} pairs takes {self.pairs} gains, got {len(gains)}")
+        exact_gains, numbers = _numbers("gains", gains)
+        if len(numbers) != self.pairs:
+            raise TheoryError(
+                f"a schedule of {self.pairs} pairs takes {self.pairs} gains, got {len(numbers)}: give one a pair"
+            )
         exact = None
-        if self.exact is not None and not any(gain.has(sympy.Float) for gain in gains):
-            exact = tuple(theta * gain for theta, gain in zip(self.exact, gains, strict=True))
-        return replace(self, frequencies=self.frequencies * np.array([float(gain) for gain in gains]), exact=exact)
+        if self.exact is not None and not any(gain.has(sympy.Float) for gain in exact_gains):
+            exact = tuple(theta * gain for theta, gain in zip(self.exact, exact_gains, strict=True))
+        return replace(self, frequencies=self.frequencies * numbers, exact=exact)
 
     @property
     def pairs(self) -> int:
@@ -153,6 +170,18 @@ def as_lanes(pairs: Shaped[np.ndarray, "*batch pair"]) -> Shaped[np.ndarray, "*b
     return np.stack([pairs.real, pairs.imag], axis=-1).reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
 
 
-def _check_width(dim: int) -> None:
-    if dim < 2 or dim % 2:
-        raise TheoryError(f"rotary width must be even and 2 or more, got {dim}")
+def _width(name: str, dim: int) -> int:
+    if not isinstance(dim, int | np.integer) or dim < 2 or dim % 2:
+        raise TheoryError(f"{name} must be even and 2 or more, got {dim}: give a whole number of lanes, two a pair")
+    return int(dim)
+
+
+def _numbers(name: str, given: Sequence[sympy.Expr]) -> tuple[tuple[sympy.Expr, ...], Float64[np.ndarray, "number"]]:
+    """Real numbers as sympy's own and in float64."""
+    try:
+        exact = tuple(sympy.sympify(number, strict=True) for number in given)
+        return exact, np.array([float(number) for number in exact], dtype=np.float64)
+    except (TypeError, ValueError):  # SympifyError is one of the second
+        raise TheoryError(
+            f"{name} must be real numbers, sympy's or Python's, such as 2*sympy.pi/5, got {given}"
+        ) from None

@@ -71,7 +71,8 @@ def saddlepoint_tails(
 ) -> Tails:
     """The tails of R_yc for every two columns of `readout`; the sum of no term at all is 0.
 
-    Raises TheoryError for weights that are not above 0 with sum 1 and for numbers that are not finite.
+    Give scores of order 1: variances and tilts must stay within float64. Raises TheoryError for
+    weights that are not above 0 with sum 1 and for numbers that are not finite.
     """
     if not (weights > 0).all() or not abs(weights.sum() - 1) <= 1e-9:
         raise TheoryError(f"key weights must be above 0 with sum 1, got {weights}: leave out keys that never occur")
