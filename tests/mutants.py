@@ -208,8 +208,8 @@ MUTANTS = (
         "certified margin",
         SCALE,
         "theory/certified.py",
-        "scale = _rational(carrier.logit_scale)",
-        "scale = _rational(1.0)",
+        'scale = rational(carrier.logit_scale, "the logit scale")',
+        'scale = rational(1.0, "the logit scale")',
         "tests/test_certified.py -k margin",
     ),
     Mutant(

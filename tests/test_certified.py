@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 from unittest.mock import patch
 
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from theory import certified
-from theory.certified import CosineSum, certified_margin, certified_maximum, kernel_enclosure
+from theory.certified import CertifiedMaximum, CosineSum, certified_margin, certified_maximum, kernel_enclosure
 from theory.errors import TheoryError
 from theory.head import Carrier
 from theory.kernel import carrier_profile, margin
@@ -127,6 +128,52 @@ def test_enclosure_holds_the_value_and_is_tight(weights, frequencies, lag):
     assert found.upper - found.lower <= 2.0**-51 * abs(found.upper) + 2.0**-100
 
 
+@pytest.mark.parametrize("size", [1e40, 1e-40, 1e300])
+def test_weights_that_cancel_leave_30_digits(size):
+    schedule = RotarySchedule(np.array([1.0, 1.0, 0.5]))
+    weights = np.array([size, -size, 1.0])
+    for found in (kernel_enclosure(weights, schedule, 1), certified_maximum(weights, schedule, 1, 3).value):
+        assert found.upper - found.lower <= 2.0**-51
+        assert found.lower <= math.cos(0.5) <= found.upper
+        assert float(found.decimals.strip("[]").split(" +/- ")[1]) < 1e-29
+    # An exact 0 has no digits: its ball is some 2^-1152 of the weights.
+    nothing = kernel_enclosure(np.array([size, -size]), RotarySchedule(np.ones(2)), 1)
+    assert nothing.lower <= 0 <= nothing.upper
+    assert float(nothing.decimals.strip("[]").removeprefix("+/- ")) <= size * 2.0**-1050 + 5e-324
+
+
+def test_a_sum_of_exact_frequencies_needs_no_monomial():
+    for theta, lag in ((1 + PI, 10**20), (sympy.sqrt(10**40 + 1) - 10**20, 10**30), (sympy.sqrt(2) ** PI, -7)):
+        schedule = RotarySchedule.from_exact([theta])
+        found = kernel_enclosure(np.ones(1), schedule, lag)
+        with mpmath.workdps(DIGITS):
+            value = mpmath.cos(lag * theta.evalf(DIGITS)._to_mpmath(340))
+        assert found.lower <= value <= found.upper
+        with pytest.raises(TheoryError, match="give frequencies of the form"):
+            certified_maximum(np.ones(1), schedule, 1, 10)
+    nothing = sympy.Add(sympy.sqrt(2), sympy.sqrt(3), -sympy.sqrt(5 + 2 * sympy.sqrt(6)), evaluate=False)
+    with pytest.raises(TheoryError, match=r"not told from 0 at .* bits: simplify it"):
+        kernel_enclosure(np.ones(1), RotarySchedule.from_exact([nothing]), 1)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """As users run it: the shape checks of the tests would stop a wrong type first."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_weights_of_any_exact_type_and_lags_of_any_whole_type():
+    schedule = RotarySchedule.geometric(4, 10)
+    plain = kernel_enclosure(np.array([0.5, 2.0]), schedule, 3)
+    for half, two in ((np.float32(0.5), np.int64(2)), (Fraction(1, 2), 2), (sympy.Rational(1, 2), np.float16(2))):
+        assert kernel_enclosure([half, two], schedule, np.int64(3)) == plain
+    assert kernel_enclosure(np.array([0.5, 2.0], dtype=np.float32), schedule, np.uint8(3)) == plain
+    assert certified_maximum(np.array([1, 4]), schedule, np.int32(3), np.int64(3)).lag == 3
+    carrier = Carrier.from_means(schedule, np.arange(4.0), np.ones(4), 1.0)
+    assert certified_margin(carrier, np.int64(2), np.int64(20)) == certified_margin(carrier, 2, 20)
+
+
 def test_exact_weights_are_no_floats():
     thirds = [sympy.Rational(1, 3)] * 3
     schedule = RotarySchedule.from_exact([sympy.S.Zero, 2 * PI / 5, 2 * PI])
@@ -157,7 +204,7 @@ def test_scan_stays_within_its_bound(first):
     errors = [abs(exact_kernel(weights, schedule, first + j) - value) for j, value in enumerate(values)]
     assert len(values) == 200
     assert 0 < max(errors) <= total.rounding
-    assert total.rounding <= 40 * 2.0**-53 * np.abs(weights).sum()  # 2P + 20 = 36
+    assert total.rounding == pytest.approx(36 * 2.0**-53 * np.abs(weights).sum(), rel=1e-12, abs=0)  # 2P + 20 = 36
 
 
 @settings(deadline=None, max_examples=60)
@@ -175,7 +222,8 @@ def test_maximum_is_that_of_every_lag(weights, frequencies, first, count, block)
     heights = [exact_kernel(weights, schedule, first + j) for j in range(count)]
     highest = max(heights)
     tied = [first + j for j, height in enumerate(heights) if highest - height < mpmath.mpf("1e-60")]
-    assert found.value.lower <= highest <= found.value.upper
+    # The 100 digits of mpmath, where weights cancel to an exact 0.
+    assert found.value.lower - mpmath.mpf("1e-90") <= highest <= found.value.upper + mpmath.mpf("1e-90")
     assert found.lag == tied[0]
     assert found.unique == (len(tied) == 1)
 
@@ -198,6 +246,33 @@ def test_lags_that_128_bits_do_not_tell_apart():
     assert certified_maximum(np.ones(1), slow, -50, 50).lag == 0
     carrier = Carrier.from_means(slow, np.array([1.0, 0.0]), np.array([1.0, 0.0]), 1.0)
     assert certified_margin(carrier, 0, 50).value.upper == pytest.approx(5e-61)
+
+
+@pytest.mark.parametrize("noise", [-1, 1])
+def test_the_screen_allows_for_the_error_of_the_scan(noise):
+    # cos(1e-9 s) over -50..50: neighbours differ by less than a rounding. An error of a whole `rounding` may hide any.
+    slow, scan = RotarySchedule(np.array([1e-9])), CosineSum.scan
+
+    def disturbed(total, first, last):
+        for start, values in scan(total, first, last):
+            yield start, values + noise * total.rounding * np.where((start + np.arange(len(values))) % 2, 1, -1)
+
+    with patch.object(CosineSum, "scan", disturbed):
+        assert certified_maximum(np.ones(1), slow, -50, 50).lag == 0
+        assert certified_maximum(-np.ones(1), slow, -50, 50) == CertifiedMaximum(
+            -50, kernel_enclosure(-np.ones(1), slow, 50), unique=False
+        )
+
+
+@pytest.mark.parametrize("exponent", range(20, 40))
+def test_a_margin_has_30_digits_however_small(exponent):
+    # cos 0 - cos(theta) = theta^2/2 from 2^-134 to 2^-267: the first precision to see it gives few of its bits.
+    theta = 10.0**-exponent
+    carrier = Carrier.from_means(RotarySchedule(np.array([theta])), np.array([1.0, 0.0]), np.array([1.0, 0.0]), 1.0)
+    found = certified_margin(carrier, 0, 9).value
+    assert found.upper - found.lower <= 2.0**-51 * found.upper
+    assert found.lower == pytest.approx(theta**2 / 2, rel=1e-12, abs=0)
+    assert float(found.decimals.strip("[]").split(" +/- ")[1]) < 1e-28 * found.upper
 
 
 @pytest.mark.parametrize(
@@ -276,6 +351,9 @@ def test_margin_at_a_whole_period_is_zero():
     assert (tie.value.lower, tie.value.upper, tie.competitor, tie.unique) == (0, 0, -5, False)
     assert certified_margin(carrier, 0, 5).value.lower > 0
     assert certified_margin(carrier, 7, 12).competitor == 0
+    # Rivals that tie are one number to 30 digits: sin^2 of 2 pi 3/5 once and again.
+    once, again = certified_margin(carrier, 3, 5).value, certified_margin(carrier, 3, 50)
+    assert (again.value, again.unique) == (once, False)
 
 
 def test_profile_has_the_sign_of_the_carrier():
@@ -301,22 +379,35 @@ def test_working_precision_is_left_as_it_was():
     ("weights", "schedule", "text"),
     [
         (np.ones(2), FIFTH, "one weight a pair: the schedule has 1, got 2"),
-        (np.array([np.nan]), FIFTH, "finite numbers, got nan"),
-        (np.array([np.inf]), FIFTH, "finite numbers, got inf"),
+        (np.array([np.nan]), FIFTH, "the weight of pair 0 must be a finite float, .* got nan of type"),
+        (np.array([np.inf]), FIFTH, "got inf of type float64"),
+        ([1.0, None], RotarySchedule(np.ones(2)), "the weight of pair 1 .* got None of type NoneType"),
+        (np.ones(1) + 0j, FIFTH, "got .* of type complex128"),
+        ([sympy.sqrt(2)], FIFTH, r"got sqrt\(2\) of type Pow"),
+        ([sympy.oo], FIFTH, "got oo of type Infinity"),
+        ([sympy.Float(2)], FIFTH, "of type Float"),
         (np.zeros(1), FIFTH, "every weight is 0"),
         (np.full(2, 1.7e308), RotarySchedule(np.ones(2)), "scale them down"),
-        (np.ones(1), RotarySchedule.from_exact([1 + sympy.sqrt(2)]), r"give frequencies of the form"),
+        (np.ones(1), RotarySchedule.from_exact([sympy.cos(1)]), "has no ball: give sums, products and powers"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_kernels_name_what_does_not_fit(weights, schedule, text):
     with pytest.raises(TheoryError, match=text):
         kernel_enclosure(weights, schedule, 1)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_ranges_and_targets_name_what_does_not_fit():
+    with pytest.raises(TheoryError, match=r"the lag must be a whole number, got 3.0"):
+        kernel_enclosure(np.ones(1), FIFTH, 3.0)
+    with pytest.raises(TheoryError, match=r"the last lag must be a whole number, got 1000000.0"):
+        certified_maximum(np.ones(1), FIFTH, 1, 1e6)
     with pytest.raises(TheoryError, match="from 5 to 4 are none: give first <= last"):
         certified_maximum(np.ones(1), FIFTH, 5, 4)
     carrier = Carrier.from_means(FIFTH, np.array([1.0, 0.0]), np.array([1.0, 0.0]), 1.0)
+    with pytest.raises(TheoryError, match=r"the length must be a whole number, got 4.0"):
+        certified_margin(carrier, 3, 4.0)
     with pytest.raises(TheoryError, match="needs a length above 3"):
         certified_margin(carrier, 3, 3)
     with pytest.raises(TheoryError, match="a length of 2 or more, got 1"):

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import tracemalloc
 
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -123,6 +125,25 @@ def test_tiny_attention_still_has_a_direction() -> None:
     assert (scores.positional, scores.symbolic) == pytest.approx((0.96, 1), rel=1e-14)
 
 
+def test_a_temperature_near_zero_leaves_the_largest_change() -> None:
+    head = swapped(np.array([0.0, 1.0, 5.0, -1.0]), np.array([0.3, -0.2, 0.4, 0.1]))
+    before, after, swaps = head
+    widest = int(np.argmax(np.abs(before[swaps[:, 0]] - before[swaps[:, 1]])))
+    alone = swap_scores(before, after[[widest]], swaps[[widest]], 1.0)
+    for temperature in (1e-5, 1e-320):
+        assert swap_scores(*head, temperature) == alone
+
+
+def test_swaps_are_of_any_integer_type() -> None:
+    head = swapped(np.array([0.0, 1.0, 5.0, -1.0]), np.array([0.3, -0.2, 0.4, 0.1]))
+    for kind in (np.uint64, np.int8):
+        assert swap_scores(*head[:2], head[2].astype(kind), 0.5) == swap_scores(*head, 0.5)
+
+
+def test_one_key_that_is_not_masked_leads_by_infinity() -> None:
+    assert discrepancy(np.array([[-np.inf, 3.0, -np.inf]])).tolist() == [np.inf]
+
+
 def test_discrepancy_is_the_lead_of_the_first_over_the_second() -> None:
     rows = np.array([[1.0, 4.5, 2.0], [7.0, 7.0, 0.0], [-3.0, -1.0, -np.inf]])
     np.testing.assert_array_equal(discrepancy(rows), [2.5, 0, 2])
@@ -201,6 +222,28 @@ def test_symbolic_loss_is_the_worst_distance_and_below_its_bound(
     assert loss.exact <= loss.bound * (1 + 1e-12)
 
 
+def test_a_long_context_takes_little_memory() -> None:
+    schedule, amplitudes = RotarySchedule.geometric(64, 10_000), np.ones(32)
+    tracemalloc.start()
+    lead = positional_discrepancy(amplitudes, schedule, 100_000)
+    loss = symbolic_loss(amplitudes, schedule, 100_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # 16384 lags at a time, two tables of 32 pairs: 8 MB; all lags at once would be 51.
+    assert peak < 15e6
+    gaps = [float(slow_gap(amplitudes, schedule.frequencies, lag)) for lag in (16_383, 16_384, 99_999)]
+    assert lead[-1] <= min(gaps) and loss.exact >= max(gaps)
+    np.testing.assert_array_equal(lead[:20_000], positional_discrepancy(amplitudes, schedule, 20_000))
+
+
+def test_more_lags_than_float64_holds_still_have_a_bound() -> None:
+    with mpmath.workdps(30):
+        exact = 2 * mpmath.sin(mpmath.pi * (mpmath.mpf(10) ** 400 + 1) ** (mpmath.mpf(-1) / 20)) ** 2
+    # The logarithm of the lags, 921, is rounded to 2^-53 of itself.
+    assert dirichlet_bound(10**400, 20) == pytest.approx(float(exact), rel=1e-13)
+    assert dirichlet_bound(10**400, 2000) == 2
+
+
 def test_a_frozen_symbolic_head_leads_alike_at_every_length_and_loses_it_rotated() -> None:
     # Two symbols in complex orthogonal pairs: the match scores A = 5, the other symbol 0, at any distance.
     query = match = np.array([2.0, 1.0, 0.0])
@@ -233,7 +276,11 @@ ROW, SWAP = np.array([0.5, 0.3, 0.2]), np.array([[0, 1]])
 @pytest.mark.parametrize(
     ("question", "text"),
     [
-        (lambda: swap_scores(ROW, np.array([[0.5, 0.5]]), SWAP, 1.0), "row before has 3 keys, the rows after have 2"),
+        (lambda: swap_scores(ROW, np.array([[0.5, 0.5]]), SWAP, 1.0), r"same keys: got shapes \(3,\), \(1, 2\)"),
+        (lambda: swap_scores(ROW, ROW, SWAP, 1.0), r"same keys: got shapes \(3,\), \(3,\)"),
+        (lambda: swap_scores(ROW, ROW[None], np.array([[0, 1, 2]]), 1.0), r"two whole numbers each.*\(1, 3\)"),
+        (lambda: swap_scores(ROW, ROW[None], np.array([0, 1]), 1.0), r"two whole numbers each.*\(2,\)"),
+        (lambda: swap_scores(ROW, ROW[None], np.array([[0.0, 1.0]]), 1.0), "two whole numbers each, got float64"),
         (lambda: swap_scores(ROW, ROW[None] * 2, SWAP, 1.0), r"probabilities with sum 1, got rows with sums \[1. 2.\]"),
         (lambda: swap_scores(ROW, -ROW[None], SWAP, 1.0), "attention rows are probabilities"),
         (lambda: swap_scores(ROW * np.nan, ROW[None], SWAP, 1.0), "attention rows are probabilities"),
@@ -251,6 +298,9 @@ ROW, SWAP = np.array([0.5, 0.3, 0.2]), np.array([[0, 1]])
             "leave out swaps of keys whose weight underflows",
         ),
         (lambda: discrepancy(np.ones((3, 1))), "two keys or more, got 1"),
+        (lambda: discrepancy(np.array([[1.0, np.nan, 2.0], [1.0, 2.0, 3.0]])), "1 rows have no finite largest logit"),
+        (lambda: discrepancy(np.full((2, 3), -np.inf)), "2 rows have no finite largest logit"),
+        (lambda: positional_discrepancy(np.ones(1), RotarySchedule(np.ones(1)), 2.5), "whole number, got 2.5"),
         (lambda: positional_discrepancy(np.ones(2), RotarySchedule(np.ones(3)), 4), "give 3 finite amplitudes"),
         (
             lambda: positional_discrepancy(-np.ones(1), RotarySchedule(np.ones(1)), 4),
@@ -258,12 +308,15 @@ ROW, SWAP = np.array([0.5, 0.3, 0.2]), np.array([[0, 1]])
         ),
         (
             lambda: symbolic_loss(np.ones(1), RotarySchedule(np.ones(1)), 0),
-            "length counts keys and is 1 or more, got 0",
+            "a length, in keys, must be 1 or more, got 0",
         ),
-        (lambda: dirichlet_bound(0), "lags and pairs must be 1 or more, got 0 and 1"),
-        (lambda: dirichlet_bound(5, 0), "lags and pairs must be 1 or more, got 5 and 0"),
+        (lambda: dirichlet_bound(0), "lags must be 1 or more, got 0"),
+        (lambda: dirichlet_bound(5.5), "lags must be a whole number, got 5.5"),
+        (lambda: dirichlet_bound(5, 0), "pairs must be 1 or more, got 0"),
     ],
 )
-def test_bad_input_is_named(question, text: str) -> None:
+def test_bad_input_is_named(question, text: str, monkeypatch) -> None:
+    # As a person calls them, without the checks of types that the tests put on.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(TheoryError, match=text):
         question()

@@ -3,6 +3,7 @@
 import math
 
 import flint
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -170,6 +171,22 @@ def test_quadrature_error_tells_of_a_map_that_no_grid_resolves() -> None:
     assert law.quadrature_error > 0.01 * law.mean
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1e150])
+def test_the_unit_of_rows_that_stay_does_not_matter(unit: float) -> None:
+    scaled, law = (CoupledAdam(RATE, 0.0).row_norm(4, 3, deviation) for deviation in (unit, 1.0))
+    assert (scaled.mean, scaled.spread) == pytest.approx((unit * law.mean, unit * law.spread), rel=1e-12)
+    # By unit / epsilon a small row is moved in proportion: the first step of SGD at eta / eps.
+    moved = CoupledAdam(1e-9, 0.1).row_norm(4, 1, 1e-200)
+    assert moved.mean == pytest.approx(1e-200 * law.mean * (1 - 1e-9 * 0.1 / 1e-8), rel=1e-12)
+
+
+def test_the_widest_rows_keep_their_spread() -> None:
+    law, exact = CoupledAdam(RATE, 0.0).row_norm(10**9, 0), Decay(0.0, 0.0).row_norm(10**9, 0)
+    # spread^2 is the difference of two numbers of 1e9, each off by a few 2^-53: 1e-6.
+    assert law.spread == pytest.approx(exact.spread, abs=1e-6)
+    assert abs(law.spread - exact.spread) <= 10 * law.quadrature_error
+
+
 def test_rows_at_zero_stay_there() -> None:
     assert CoupledAdam(RATE, 1e-4).after(np.zeros(3), 10).tolist() == [0, 0, 0]
 
@@ -185,15 +202,30 @@ def test_precision_of_balls_is_restored() -> None:
     [
         (lambda: Decay(-1.0, 0.0), "learning rate must be a finite number, 0 or more, got -1.0"),
         (lambda: CoupledAdam(1e-3, math.nan), "weight decay must be a finite number, 0 or more, got nan"),
-        (lambda: CoupledAdam(1e-3, 0.0, betas=(0.9, 1.0)), r"numbers from 0 to below 1, got \(0.9, 1.0\)"),
+        (lambda: CoupledAdam(1e-3, 0.0, betas=(0.9, 1.0)), r"two numbers from 0 to below 1, got \(0.9, 1.0\)"),
+        (
+            lambda: CoupledAdam(1e-3, 0.0, betas=(0.9, 0.9, 0.9)),
+            r"two numbers from 0 to below 1, got \(0.9, 0.9, 0.9\)",
+        ),
         (lambda: CoupledAdam(1e-3, 0.0, epsilon=0.0), "epsilon must be a finite number above 0, got 0.0"),
-        (lambda: Decay(1e-3, 0.0).row_norm(0, 1), "width must be a whole number, 1 or more, got 0"),
-        (lambda: Decay(1e-3, 0.0).row_norm(4, -1), "steps must be a whole number, 0 or more, got -1"),
-        (lambda: CoupledAdam(1e-3, 0.0).after(np.ones(1), -2), "steps must be a whole number, 0 or more, got -2"),
+        (lambda: Decay(1e-3, 0.0).row_norm(0, 1), "width must be 1 or more, got 0"),
+        (lambda: Decay(1e-3, 0.0).row_norm(2.5, 2), "width must be a whole number, got 2.5"),
+        (lambda: CoupledAdam(1e-3, 0.0).row_norm(10**20, 2), "width must be 1000000000 coordinates or fewer"),
+        (lambda: Decay(1e-3, 0.0).row_norm(64, math.nan), "steps must be a whole number, got nan"),
+        (lambda: Decay(1.0, 1.5).after(np.ones(2), 2.5), "steps must be a whole number, got 2.5"),
+        (lambda: Decay(3.0, 1.0).row_norm(64, 10_000), "leave the range of float64 within 10000 steps: give smaller"),
+        (lambda: Decay(3.0, 1.0).after(np.full(1, 1e300), 100), "leave the range of float64 within 100 steps"),
+        (lambda: Decay(3.0, 1.0).row_norm(10**8, 1023), "leave the range of float64 within 1023 steps"),
+        (lambda: CoupledAdam(1e-3, 0.1).row_norm(4, 3, 1e160), "leave the range of float64 within 3 steps"),
+        (lambda: Decay(1e-3, 0.0).row_norm(4, -1), "steps must be 0 or more, got -1"),
+        (lambda: CoupledAdam(1e-3, 0.0).after(np.ones(1), -2), "steps must be 0 or more, got -2"),
         (lambda: CoupledAdam(1e-3, 0.0).row_norm(4, 1, 0.0), "give a finite deviation above 0, got 0.0"),
-        (lambda: NormLaw(1.0, 1.0).scatter(0), "rows must be a whole number, 1 or more, got 0"),
+        (lambda: NormLaw(1.0, 1.0).scatter(0), "rows must be 1 or more, got 0"),
+        (lambda: NormLaw(1.0, 1.0).scatter(2.5), "rows must be a whole number, got 2.5"),
     ],
 )
-def test_bad_input_is_named(question, text: str) -> None:
+def test_bad_input_is_named(question, text: str, monkeypatch) -> None:
+    # As a person calls them, without the checks of types that the tests put on.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(TheoryError, match=text):
         question()

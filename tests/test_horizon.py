@@ -3,6 +3,7 @@
 import math
 
 import flint
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from theory.certified import CosineSum
 from theory.errors import TheoryError
 from theory.horizon import (
     BF16,
@@ -143,6 +145,45 @@ def test_a_period_ends_the_horizon_and_the_float_one_does_not() -> None:
     assert lookback_horizon(np.array([1e300]), RotarySchedule(np.array([2 * np.pi / 5])), FP32) > 5
 
 
+def test_a_horizon_may_lie_as_far_as_dirichlet_allows() -> None:
+    # On 2 pi/M the lags 1..M-1 all lose C (1 - cos 2 pi/M) or more, here f by less than a rounding: the first to fall
+    # short is the period, and the bound on it, rounded to float64, is below M.
+    period = 10**18 + 1
+    with mpmath.workdps(60):
+        drop = 1 - mpmath.cos(2 * mpmath.pi / period)
+        amplitude = float(exact_gap(FP32) / drop)
+        if amplitude * drop < exact_gap(FP32):
+            amplitude = math.nextafter(amplitude, math.inf)
+        assert float(2 * mpmath.pi / mpmath.acos(1 - exact_gap(FP32) / amplitude)) < period
+    assert lookback_horizon(np.array([amplitude]), RotarySchedule.periodic([(1, period)]), FP32) == period - 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("lag", [1, 6, 19, 25])
+def test_no_rounding_of_the_scan_changes_a_horizon(sign: int, lag: int, monkeypatch) -> None:
+    # Amplitudes at which one lag falls short, or does not, by its last digit; the scan then errs by all it may.
+    schedule, shape = RotarySchedule(np.array([1.0, 1 / 44])), np.array([1.0, 1e-3])
+    with mpmath.workdps(50):
+        thetas = [mpmath.mpf(theta) for theta in schedule.frequencies.tolist()]
+        unit = sum(r * (1 - mpmath.cos(lag * theta)) for r, theta in zip(shape.tolist(), thetas, strict=True))
+        edge = float(exact_gap(FP16) / unit)
+    scan = CosineSum.scan
+
+    def off(self: CosineSum, first: int, last: int):
+        for start, values in scan(self, first, last):
+            yield start, values + sign * self.rounding * (1 - 2.0**-40)
+
+    monkeypatch.setattr(CosineSum, "scan", off)
+    expected = set()
+    for ulps in range(-3, 4):
+        amplitudes = edge * (1 + ulps * 2.0**-52) * shape
+        horizon = scanned_horizon(thetas, amplitudes.tolist(), exact_gap(FP16), 200)
+        assert lookback_horizon(amplitudes, schedule, FP16, reach=200) == horizon
+        expected.add(horizon)
+    # Both sides of the edge were met.
+    assert lag - 1 in expected and len(expected) == 2
+
+
 def test_pairs_that_do_not_turn_count_for_nothing() -> None:
     frequencies, amplitudes = np.array([1.0, 0.0, 0.3]), np.array([100.0, 1e6, 0.0])
     alone = lookback_horizon(amplitudes[:1], RotarySchedule(frequencies[:1]), FP16)
@@ -242,22 +283,39 @@ def test_precision_of_balls_is_restored() -> None:
     [
         (
             lambda: FloatFormat("tiny", 1, 3),
-            "tiny: a format needs 2 exponent bits and 1 fraction bit or more, got 1 and 3",
+            "tiny: exponent bits must be 2 or more, got 1",
         ),
+        (lambda: FloatFormat("tiny", 5, 0), "tiny: fraction bits must be 1 or more, got 0"),
+        (lambda: FloatFormat("e4m3", 4.0, 3.0), "e4m3: exponent bits must be a whole number, got 4.0"),
+        (lambda: FloatFormat("wide", 2000, 10), "wide: no format has more than 512 exponent bits, got 2000"),
         (lambda: lookback_horizon(np.ones(3), RotarySchedule.geometric(4, 10), FP16), "give 2 finite amplitudes"),
         (
             lambda: lookback_horizon(-np.ones(1), RotarySchedule.geometric(2, 10), FP16),
             r"0 or more, one a pair, got \[-1",
         ),
-        (lambda: lookback_horizon(np.ones(1), RotarySchedule.geometric(2, 10), FP16, 0), "reach counts lags.*got 0"),
+        (
+            lambda: lookback_horizon(np.ones(1), RotarySchedule.geometric(2, 10), FP16, 0),
+            "reach, in lags, must be 1 or more, got 0",
+        ),
+        (
+            lambda: lookback_horizon(np.ones(1), RotarySchedule.geometric(2, 10), FP16, 9.5),
+            "must be a whole number, got 9.5",
+        ),
         (
             lambda: lookback_horizon(np.full(1, 9.0), RotarySchedule.from_exact([sympy.E]), FP16),
             "no rational times powers",
         ),
-        (lambda: precision_cap(0), "significand bits and pairs must be 1 or more, got 0 and 1"),
-        (lambda: least_modular_amplitude(1, FP16), "modulo 2 or more, got 1"),
+        (lambda: precision_cap(0), "significand bits must be 1 or more, got 0"),
+        (lambda: precision_cap(10.5), "significand bits must be a whole number, got 10.5"),
+        (lambda: precision_cap(24, 128), "the cap of 128 pairs at 24 bits is more than float64 holds"),
+        (lambda: precision_cap(3000), "the cap of 1 pairs at 3000 bits is more than float64 holds"),
+        (lambda: least_modular_amplitude(1, FP16), "modulus of a residue must be 2 or more, got 1"),
+        (lambda: least_modular_amplitude(2.5, FP16), "must be a whole number, got 2.5"),
+        (lambda: least_modular_amplitude(10**200, FP16), "amplitude for this modulus is more than float64 holds"),
     ],
 )
-def test_bad_input_is_named(question, text: str) -> None:
+def test_bad_input_is_named(question, text: str, monkeypatch) -> None:
+    # As a person calls them, without the checks of types that the tests put on.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(TheoryError, match=text):
         question()

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from theory.errors import TheoryError
-from theory.incommensurability import monomial, rational_rank, realigning_period
+from theory.incommensurability import Circle, monomial, orbit_closure, rational_rank, realigning_period
 from theory.kernel import kernel
+from theory.ramp_scaling import Yarn
 from theory.schedule import RotarySchedule
 
 PI, ZERO, ONE = sympy.pi, sympy.S.Zero, sympy.S.One
@@ -36,6 +37,12 @@ def test_rank_counts_classes_of_radicals_and_of_pi():
     assert rational_rank(RotarySchedule.from_exact(six)) == 1
     mixed = [*six, sympy.sqrt(2), PI, 2 * PI / 5, ZERO, sympy.Rational(3, 7), PI * sympy.sqrt(2)]
     assert rational_rank(RotarySchedule.from_exact(mixed)) == 5
+
+
+def test_only_what_stands_under_a_root_is_factored():
+    # The product of two primes of 80 digits, which no factoring splits.
+    hard = sympy.nextprime(10**79) * sympy.nextprime(3 * 10**79)
+    assert rational_rank(RotarySchedule.from_exact([hard * sympy.sqrt(2), sympy.sqrt(2) / hard, ONE / hard])) == 2
 
 
 def test_rank_of_the_active_pairs_only():
@@ -73,6 +80,35 @@ def test_period_of_the_active_pairs_only():
     assert realigning_period(schedule, np.array([True, False])) == 5
     assert realigning_period(schedule, np.array([False, True])) is None
     assert realigning_period(schedule, np.array([False, False])) == 1
+
+
+@pytest.mark.parametrize(
+    ("ratios", "multiples"),
+    [
+        ((sympy.Rational(333333336, 1000000007), 1), (333333336, 1000000007)),
+        ((1 + sympy.Rational(1, 10**20), 1), (10**20 + 1, 10**20)),
+        ((4, -6), (2, -3)),
+        ((-4, 6, -10), (-2, 3, -5)),
+        ((sympy.Rational(-2, 3), sympy.Rational(4, 5)), (-5, 6)),
+        ((7,), (1,)),
+    ],
+)
+@pytest.mark.parametrize("unit", [ONE, sympy.sqrt(2), PI * sympy.sqrt(3), sympy.sqrt(sympy.Rational(2, 3)), 1 / PI])
+def test_the_multiples_of_a_circle_are_the_exact_ratios(ratios, multiples, unit):
+    closure = orbit_closure(RotarySchedule.from_exact([unit * ratio for ratio in ratios]))
+    assert closure.circles == (Circle(tuple(range(len(ratios))), multiples),)
+    assert (closure.finite, closure.period) == ((), 1)
+
+
+def test_the_closure_of_scaled_frequencies_holds_to_60_digits():
+    # A ramp of 1.1 leaves ratios such as 64176294690029573/644014746713980980, which no short fraction is.
+    schedule = Yarn(1.1, 4096).schedule(128, 10_000)
+    circles = orbit_closure(schedule).circles
+    assert max(n for circle in circles for n in circle.multiples) > 10**15
+    for circle in circles:
+        thetas = [schedule.exact[pair].evalf(60) for pair in circle.pairs]
+        units = [theta / n for theta, n in zip(thetas, circle.multiples, strict=True)]
+        assert all(abs(unit / units[0] - 1) < sympy.Float("1e-50", 60) for unit in units)
 
 
 @settings(deadline=None, max_examples=40)

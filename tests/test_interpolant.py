@@ -1,6 +1,7 @@
 """The least-norm linear score: float64, exact, regularised, and of least group norm, each by a second route."""
 
 import flint
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.optimize import linprog
 
 from theory.errors import TheoryError
 from theory.group_interpolant import GroupInterpolant, _Barrier, least_group_norm
-from theory.interpolant import InterpolationProblem, certified_min_norm, min_norm, ridge
+from theory.interpolant import InterpolationProblem, certified_min_norm, lengths_of_pairs, min_norm, ridge
 from theory.kernel import kernel
 from theory.schedule import RotarySchedule
 
@@ -224,10 +225,26 @@ def test_least_group_norm_of_the_reference_setup(exact):
 
 
 def test_a_gap_that_is_not_reached_is_named(monkeypatch):
-    monkeypatch.setattr("theory.group_interpolant.MAX_BITS", 256)
+    # 256 bits solve the Gram matrix, of condition 1e24, to some 1e-52, and amplitudes to the root of that.
+    monkeypatch.setattr("theory.group_interpolant._MOST_BITS", 256)
     assert least_group_norm(SETUP, 0.3, gap=1e-12).gap <= 1e-12
-    with pytest.raises(TheoryError, match="certified to a gap of 1e-75 at 256 bits"):
-        least_group_norm(SETUP, 0.3, gap=1e-75)
+    with pytest.raises(TheoryError, match="certified to a gap of 1e-30 at 256 bits: give fewer offsets or a wider gap"):
+        least_group_norm(SETUP, 0.3, gap=1e-30)
+
+
+def test_the_least_gap_and_an_ill_conditioned_problem_are_certified():
+    # At L = 24 the feature matrix has a condition of 1e20: what 256 bits lack, 512 have.
+    assert least_group_norm(SETUP, 0.3, gap=1e-30).gap <= 1e-30
+    longer = InterpolationProblem(SETUP.schedule, 2, 24)
+    found = least_group_norm(longer, 0.3)
+    assert (found.bits, found.gap <= 1e-9) == (512, True)
+    assert found.residual <= 0.3 + 64 * EPS * found.group_norm
+
+
+def test_the_length_of_a_pair_near_zero_has_a_ball():
+    for width in ("0", "1e-20"):
+        (length,) = lengths_of_pairs([flint.arb("0", width), flint.arb("0", width)])
+        assert length.contains(0) and length.upper() <= flint.arb("2e-20")
 
 
 def test_a_point_outside_the_discs_certifies_nothing():
@@ -310,8 +327,9 @@ def test_a_singular_gram_matrix_is_said_to_be_one(exact, length):
     problem = InterpolationProblem(RotarySchedule.from_exact(exact), 1, length)
     with pytest.raises(TheoryError, match=r"not told from a singular one.*Give fewer offsets"):
         certified_min_norm(problem, BEYOND)
-    with pytest.raises(TheoryError, match=r"no sum of amplitudes was certified.*Give fewer offsets"):
-        least_group_norm(problem)
+    for tolerance in (0.0, 0.6):
+        with pytest.raises(TheoryError, match=r"not told from a singular one at 4096 bits.*Give fewer offsets"):
+            least_group_norm(problem, tolerance)
     assert min_norm(problem).rank < length
 
 
@@ -325,11 +343,22 @@ def test_a_singular_gram_matrix_is_said_to_be_one(exact, length):
         (lambda: min_norm(SETUP, float("nan")), "got nan"),
         (lambda: ridge(SETUP, 0), "above 0, got 0: 0 is min_norm"),
         (lambda: ridge(SETUP, float("inf")), "finite number above 0, got inf"),
-        (lambda: certified_min_norm(SETUP, BEYOND, digits=0), "one digit or more"),
+        (lambda: InterpolationProblem(SETUP.schedule, 2, 16.0), "the length must be a whole number, got 16.0"),
+        (lambda: InterpolationProblem(SETUP.schedule, 2.5, 16), "offset K must be a whole number, got 2.5"),
+        (lambda: SETUP.feature_rank(float("nan")), r"in \[0, 1\), got nan"),
+        (lambda: SETUP.gram_rank(-1.0), r"in \[0, 1\), got -1.0"),
+        (lambda: SETUP.gram_rank(float("nan")), r"in \[0, 1\), got nan"),
+        (lambda: certified_min_norm(SETUP, BEYOND, digits=0), "number of digits must be 1 or more, got 0"),
+        (
+            lambda: certified_min_norm(InterpolationProblem(SETUP.schedule, 0, 1), BEYOND[:1], digits=5000),
+            "5000 digits are not reached .* give fewer digits",
+        ),
         (lambda: certified_min_norm(SETUP, BEYOND[:0]), "one offset or more"),
+        (lambda: certified_min_norm(SETUP, np.array([2.7])), "an offset must be a whole number, got .*2.7"),
         (lambda: least_group_norm(SETUP, 1.0), "from 1 on f = 0 fits"),
         (lambda: least_group_norm(SETUP, -0.1), "got -0.1"),
-        (lambda: least_group_norm(SETUP, 0.1, gap=0.0), r"in \(0, 1\), got 0.0"),
+        (lambda: least_group_norm(SETUP, 0.1, gap=0.0), r"in \[1e-30, 1\), got 0.0"),
+        (lambda: least_group_norm(SETUP, 0.1, gap=1e-200), r"in \[1e-30, 1\), got 1e-200"),
         (lambda: min_norm(SETUP).off_support(16), "length above 16, got 16"),
         (
             lambda: certified_min_norm(
@@ -339,6 +368,8 @@ def test_a_singular_gram_matrix_is_said_to_be_one(exact, length):
         ),
     ],
 )
-def test_bad_inputs_are_named(question, text):
+def test_bad_inputs_are_named(question, text, monkeypatch):
+    # As users run it: the shape checks of the tests would stop a wrong type first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(TheoryError, match=text):
         question()

@@ -1,8 +1,10 @@
 """Inversion and aliasing in long contexts: closed forms against simulation, quadrature and brute force."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -310,12 +312,83 @@ def test_means_enter_as_an_orthant(seed, here, there, lag):
     assert found == pytest.approx(float(expected), abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("frequencies", "query", "key", "variance"),
+    [
+        # One order is the other plus a change of the means: correlation 1, from a pair that no residual reaches.
+        ([1.0, 0.0], [1.0, 0, 1, 0], [2.0, 0, 0, 0], [0.0, 1.0]),
+        ([2 * math.pi / 5, 1.0], [1.0, 0, 1, 0], [0.0, 0, 2, 0], [1.0, 0.0]),
+        # Correlation -1 at odd distances: half a turn of the only residual.
+        ([math.pi, 0.0], [1.0, 0, 1, 0], [0.0, 0, 3, 0], [1.0, 0.0]),
+        ([math.pi, 1.0], [1.0, 0.3, 1, 0], [0.5, 0.1, 0.4, 0.7], [1.0, 0.0]),
+    ],
+)
+def test_orders_of_one_residual_flip_by_their_means(frequencies, query, key, variance):
+    carrier = Carrier.from_means(RotarySchedule(np.array(frequencies)), np.array(query), np.array(key), 1.0)
+    rng = np.random.default_rng([SIMULATION_SEED, 220])
+    difference = carrier.key_mean + math.sqrt(2) * residuals(rng, np.array(variance))
+    distances = np.array([1, 2, 3, 5])
+    found = token_inversion(carrier, np.array(variance), distances)
+    assert np.ptp(found) > 0.01
+    before = simulated_scores(carrier, difference, 0)
+    for distance, probability in zip(distances, found, strict=True):
+        assert_share(before * simulated_scores(carrier, difference, distance) < 0, probability)
+    # The general form tends to the same: a residual of 1e-13 on the other pair.
+    nearby = token_inversion(carrier, np.maximum(variance, 1e-26), distances)
+    np.testing.assert_allclose(found, nearby, atol=1e-11)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_the_unit_of_the_query_does_not_matter(unit):
+    carrier = random_carrier(11)
+    scaled = replace(carrier, query_mean=unit * carrier.query_mean)
+    near, far = np.array([0, 3, 40]), np.array([7, 5, 1000])
+    np.testing.assert_allclose(
+        position_inversion(scaled, 1.0, near, far), position_inversion(carrier, 1.0, near, far), rtol=1e-12
+    )
+    np.testing.assert_allclose(token_inversion(scaled, 1.0, far), token_inversion(carrier, 1.0, far), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [np.uint64, np.uint8, np.int16])
+def test_any_integer_type_counts_distances(kind):
+    carrier, far = random_carrier(12), 20_000 if kind is np.int16 else 200
+    near, far = np.array([far // 2, far]), np.array([far, far // 2])
+    found = position_inversion(carrier, 1.0, near.astype(kind), far.astype(kind))
+    np.testing.assert_array_equal(found, position_inversion(carrier, 1.0, near, far))
+    assert np.ptp(found) > 0.05
+    # int16 holds each of these distances and not their sum.
+    wide = np.array([30_000])
+    np.testing.assert_array_equal(
+        position_inversion(carrier, 1.0, near[:1].astype(np.int16), wide.astype(np.int16)),
+        position_inversion(carrier, 1.0, near[:1], wide),
+    )
+
+
+def test_a_bias_counts_in_full():
+    # One pair: Phi(-(r cos m1 theta - r cos m2 theta + slope (m2 - m1)) / (2 s |q| sin((m2 - m1) theta / 2))).
+    theta, slope, m1, m2 = 0.3, 0.07, 2, 9
+    lanes = np.array([1.5, 0.0])
+    carrier = replace(Carrier.from_means(RotarySchedule(np.array([theta])), lanes, lanes, 1.0), bias=LinearBias(slope))
+    gap = 1.5**2 * (math.cos(m1 * theta) - math.cos(m2 * theta)) + slope * (m2 - m1)
+    z = gap / (1.5 * 2.0 * 2 * abs(math.sin((m2 - m1) * theta / 2)))
+    expected = math.erfc(z / math.sqrt(2)) / 2
+    assert position_inversion(carrier, 4.0, np.array([m1]), np.array([m2]))[0] == pytest.approx(expected, rel=1e-12)
+
+
 def test_token_inversion_at_the_edges():
     lanes = np.array([1.0, 0.0])
     half_turn = RotarySchedule.from_exact([sympy.pi])
     for mean in (lanes, -lanes, 0 * lanes):
         carrier = Carrier.from_means(half_turn, lanes, mean, 1.0)
         np.testing.assert_allclose(token_inversion(carrier, 1.0, np.array([0, 1, 2, 3])), [0, 1, 0, 1], atol=1e-15)
+    # Whatever the phase, one pair half a turn on has the other sign, but for what its frequency is off by.
+    rng = np.random.default_rng(5)
+    for theta in (math.pi, math.pi - 1e-14, math.pi - 1e-10):
+        for query, mean in rng.normal(size=(20, 2, 2)):
+            carrier = Carrier.from_means(RotarySchedule(np.array([theta])), query, mean, 1.0)
+            np.testing.assert_allclose(
+                token_inversion(carrier, 1.0, np.array([1, 101])), 1, atol=max(1e-13, 200 * (math.pi - theta))
+            )
     # Key mean (0, b): the order at 0 has no mean, at a quarter turn it has; independent, so 1/2.
     quarter = Carrier.from_means(RotarySchedule.from_exact([sympy.pi / 2]), lanes, np.array([0.0, 3.0]), 1.0)
     assert token_inversion(quarter, 1.0, np.array([1]))[0] == pytest.approx(0.5, abs=1e-12)
@@ -364,7 +437,7 @@ def brute_force(scores: np.ndarray, tolerance: float) -> int:
 def test_aliased_pairs_of_the_long_context():
     # h = 64, base 5e5, L = 8192, psi = 0, eps = the bf16 step at 8.
     scores, tolerance = carrier_profile(aligned(64, 500_000), 8192), 2.0**-7 * 8
-    assert expected_aliased_pairs(np.ones(64), 8192, tolerance) == pytest.approx(2.09e5, rel=0.0025)
+    assert expected_aliased_pairs(np.ones(64), None, 8192, tolerance) == pytest.approx(2.09e5, rel=0.0025)
     counted, binned = aliased_pairs(scores, tolerance), binned_pairs(scores, tolerance)
     assert (counted, binned) == (216_140, 108_024)
     assert sum(int((np.abs(scores[:m] - scores[m]) < tolerance).sum()) for m in range(8192)) == counted
@@ -372,32 +445,56 @@ def test_aliased_pairs_of_the_long_context():
 
 @pytest.mark.parametrize(("base", "length"), [(500, 1024), (500, 8192), (500_000, 1024), (500_000, 8192)])
 def test_aliasing_with_random_phases(base, length):
-    frequencies, counts = RotarySchedule.geometric(128, base).frequencies, []
+    schedule, counts = RotarySchedule.geometric(128, base), []
+    frequencies = schedule.frequencies
     for seed in range(40):
         phases = np.random.default_rng([SIMULATION_SEED, 300, seed]).uniform(0, 2 * np.pi, 64)
         counts.append(aliased_pairs(cosine_sums(np.ones(64), frequencies, phases, 0, length), 0.0625))
     mean, error = np.mean(counts), np.std(counts, ddof=1) / math.sqrt(40)
-    expected = expected_aliased_pairs(np.ones(64), length, 0.0625, frequencies)
+    expected = expected_aliased_pairs(np.ones(64), schedule, length, 0.0625)
     # A difference has variances 2 sin^2 a pair, so excess kurtosis -1.5 * 1.5 / h and at 0 a density lower by
     # an eighth of it, .28 / h.
     assert abs(mean - expected * (1 - 2.25 / (8 * 64))) <= Z * error
     # Independent scores are the same where every pair goes round, and too few where the slow ones stand still.
-    independent = expected_aliased_pairs(np.ones(64), length, 0.0625)
+    independent = expected_aliased_pairs(np.ones(64), None, length, 0.0625)
     turns = length / (2 * math.pi / frequencies[-1])
     assert (abs(mean / independent - 1) < 0.02) == (turns > 1)
     assert (mean / independent > 1.2) == (turns < 0.01)
 
 
 def test_expected_aliasing_is_the_printed_form_and_at_most_all_pairs():
-    s, amplitudes = math.sqrt((4 + 9) / 2), np.array([2.0, -3.0])
-    assert expected_aliased_pairs(amplitudes, 1000, 1e-3) == pytest.approx(
+    s, amplitudes = math.sqrt((4 + 9) / 2), np.array([2.0, 3.0])
+    assert expected_aliased_pairs(amplitudes, None, 1000, 1e-3) == pytest.approx(
         1000**2 / 2 * 1e-3 / (s * math.sqrt(math.pi)), rel=1.1e-3
     )  # L (L - 1) in place of L^2 is 1e-3
-    assert expected_aliased_pairs(amplitudes, 1000, 1e3) == pytest.approx(1000 * 999 / 2)
+    assert expected_aliased_pairs(amplitudes, None, 1000, 1e3) == pytest.approx(1000 * 999 / 2)
     # Frequency 0 tells nothing apart: every pair of positions aliases.
-    assert expected_aliased_pairs(amplitudes, 50, 1e-9, np.zeros(2)) == 50 * 49 / 2
-    # Six equal weights of 1/6 sum to 1 + 2e-16.
-    assert expected_aliased_pairs(np.full(6, 0.3), 50, 1e-9, np.zeros(6)) == pytest.approx(50 * 49 / 2)
+    still = RotarySchedule(np.zeros(2))
+    assert expected_aliased_pairs(amplitudes, still, 50, 1e-9) == 50 * 49 / 2
+    # The unit of scores does not matter, even where its square is beyond float64.
+    for unit in (1e-170, 1e170):
+        for schedule in (None, RotarySchedule(np.array([0.7, 0.1]))):
+            found = expected_aliased_pairs(unit * amplitudes, schedule, 1000, unit * 1e-3)
+            assert found == pytest.approx(expected_aliased_pairs(amplitudes, schedule, 1000, 1e-3), rel=1e-12)
+
+
+def test_slow_pairs_alias_by_their_small_differences():
+    # Two scores one token apart differ by N(0, r^2 (1 - cos theta)), 1 - cos theta = theta^2/2: eps is one deviation.
+    theta, amplitudes = 1e-9, np.array([2.0])
+    found = expected_aliased_pairs(amplitudes, RotarySchedule(np.array([theta])), 2, 2 * theta / math.sqrt(2))
+    assert found == pytest.approx(math.erf(1 / math.sqrt(2)), rel=1e-12)
+
+
+def test_expected_aliasing_of_a_long_context_takes_little_memory():
+    tracemalloc.start()
+    independent = expected_aliased_pairs(np.ones(2), None, 10**9, 1e-3)
+    with_schedule = expected_aliased_pairs(np.ones(2), RotarySchedule(np.array([1.0, 2.0])), 10**6, 1e-3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert independent == pytest.approx(1e18 / 2 * math.erf(1e-3 / 2), rel=1e-8)
+    assert 0 < with_schedule < 5e11
+    # 16384 lags at a time, of 2 pairs.
+    assert peak < 4e6
 
 
 @settings(deadline=None, max_examples=100)
@@ -408,6 +505,14 @@ def test_counts_are_those_of_all_pairs(scores, step):
     assert aliased_pairs(values, tolerance) == brute_force(values, tolerance)
     bins = [math.floor(score / step) for score in scores]
     assert binned_pairs(values, tolerance) == sum(a == b for i, a in enumerate(bins) for b in bins[:i])
+
+
+def test_bins_count_up_to_where_float64_tells_them_apart():
+    scores = np.array([1e300, 2e300, 3e300])
+    with pytest.raises(TheoryError, match=r"1e-300 are finer than float64 resolves scores up to 3e\+300: give a width"):
+        binned_pairs(scores, 1e-300)
+    assert binned_pairs(scores, 3e300 / 2.0**50) == 0
+    assert binned_pairs(scores, 4e300) == 3
 
 
 def test_equal_scores_alias_below_their_rounding():
@@ -458,25 +563,44 @@ def test_the_count_of_bins_is_strict():
         (lambda c, m: position_inversion(c, -1.0, m, m), r"residual variance is one number of 0 or more, or 4"),
         (lambda c, m: position_inversion(c, np.ones(3), m, m), "or 4, one a pair"),
         (lambda c, m: position_inversion(c, float("nan"), m, m), "got nan"),
-        (lambda c, m: position_inversion(c, 1.0, -m, m), "0 or more, got -5: drop the sign"),
-        (lambda c, m: inversion_rate(c, 1.0, 1), "2 or more to compare, got 1"),
-        (lambda c, m: inversion_rate(c, 1.0, 100, 1), "2 or more to compare, got 100 and 1"),
+        (lambda c, m: position_inversion(c, 1.0, -m, m), "from 0 to 2.53, got -5 to 0: drop the sign"),
+        (lambda c, m: position_inversion(c, 1.0, m, m << 60), "from 0 to 2.53, got 0 to 5764"),
+        (lambda c, m: position_inversion(c, 1.0, m, m / 2), "distances are whole numbers.* float64 of shape"),
+        (lambda c, m: position_inversion(c, 1.0, m, np.array([1, 2])), r"flat arrays of one length.*\(2,\)"),
+        (lambda c, m: token_inversion(c, 1.0, m[None]), r"flat arrays of one length.*\(1, 1\)"),
+        (
+            lambda c, m: position_inversion(replace(c, query_mean=np.full(8, 1e308)), 1e9, m, m),
+            "must be finite, number 0",
+        ),
+        (
+            lambda c, m: position_inversion(
+                replace(c, query_mean=np.full(8, 1e200), key_mean=np.full(8, 1e200)), 1.0, m, m
+            ),
+            "amplitudes must be finite, number 0 is inf",
+        ),
+        (lambda c, m: inversion_rate(c, 1.0, 1), "length to compare in must be 2 or more, got 1"),
+        (lambda c, m: inversion_rate(c, 1.0, 9.5), "must be a whole number, got 9.5"),
+        (lambda c, m: inversion_rate(c, 1.0, 100, 1), "most_pairs must be 2 or more, got 1"),
         (lambda c, m: token_inversion(c, 0.0, m), "give a live pair a variance above 0"),
         (lambda c, m: token_inversion(c, 1.0, -m), "got -5"),
         (lambda c, m: middle_range_kernel(100.0, np.array([0])), "lags 1 to 100.0, the base, got lags 0 to 0"),
         (lambda c, m: middle_range_kernel(100.0, np.array([101])), "got lags 101 to 101"),
         (lambda c, m: middle_range_kernel(1.0, m), "finite base above 1"),
         (lambda c, m: middle_range_kernel(100.0, m, 0), "one pair or more"),
-        (lambda c, m: expected_aliased_pairs(np.zeros(2), 100, 0.1), "an amplitude that is not 0"),
-        (lambda c, m: expected_aliased_pairs(np.ones(2), 1, 0.1), "needs two positions"),
-        (lambda c, m: expected_aliased_pairs(np.ones(2), 10, 0.0), "above 0, got 0.0"),
-        (lambda c, m: aliased_pairs(np.array([np.nan]), 0.1), "is not finite"),
+        (lambda c, m: expected_aliased_pairs(np.zeros(2), None, 100, 0.1), "give one that is not 0"),
+        (lambda c, m: expected_aliased_pairs(np.ones(3), c.schedule, 100, 0.1), "give 4 finite amplitudes"),
+        (lambda c, m: expected_aliased_pairs(np.array([1, np.nan]), None, 100, 0.1), "number 1 is nan"),
+        (lambda c, m: expected_aliased_pairs(np.ones(2), None, 1, 0.1), "for two positions, must be 2 or more, got 1"),
+        (lambda c, m: expected_aliased_pairs(np.ones(2), None, 10, 0.0), "above 0, got 0.0"),
+        (lambda c, m: aliased_pairs(np.array([0, np.nan]), 0.1), "scores must be finite, number 1 is nan"),
         (lambda c, m: aliased_pairs(np.ones(2), -1.0), "above 0, got -1.0"),
         (lambda c, m: binned_pairs(np.ones(2), float("inf")), "above 0, got inf"),
-        (lambda c, m: collision_length(np.array([np.inf]), 0.1), "is not finite"),
+        (lambda c, m: collision_length(np.array([np.inf]), 0.1), "amplitudes must be finite, number 0 is inf"),
         (lambda c, m: collision_length(np.ones(2), 0.0), "above 0, got 0.0"),
     ],
 )
-def test_what_does_not_fit_is_named(call, text):
+def test_what_does_not_fit_is_named(call, text, monkeypatch):
+    # As a person calls them, without the checks of types that the tests put on.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(TheoryError, match=text):
         call(aligned(4, 100), np.array([5]))

@@ -4,6 +4,7 @@ from fractions import Fraction
 from itertools import pairwise, takewhile
 from unittest.mock import patch
 
+import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from sympy.ntheory.continued_fraction import continued_fraction_convergents, continued_fraction_iterator
 
 from theory import certified, recurrences
-from theory.certified import certified_maximum
+from theory.certified import CosineSum, certified_maximum
 from theory.errors import TheoryError
 from theory.kernel import kernel
 from theory.recurrences import (
@@ -81,19 +82,36 @@ def test_records_are_those_of_a_scan(seed, pairs, after, more, block):
 
 def test_records_of_the_paper_schedule_beyond_the_peak():
     # The shoulder at 134 holds to 847602; 5228181 is next above 3.9e6.
-    found = record_recurrences(EQUAL, RotarySchedule.geometric(64, 10_000), 10**6, after=110)
+    found = record_recurrences(EQUAL, RotarySchedule.geometric(64, 10_000), 10**6, first=110)
     assert [record.lag for record in found] == [118, 119, 132, 133, 134, 847_602, 847_603]
     for record in found:
         assert record.kernel.lower <= mpmath_kernel(EQUAL, 10_000, record.lag) <= record.kernel.upper
 
 
+@pytest.mark.parametrize("noise", [-1, 1])
+def test_the_screen_of_records_allows_for_the_error_of_the_scan(noise):
+    # cos(1e-9 s) rises up to s = 0, by less than a rounding a step.
+    slow, scan = RotarySchedule(np.array([1e-9])), CosineSum.scan
+
+    def disturbed(total, first, last):
+        for start, values in scan(total, first, last):
+            yield start, values + noise * total.rounding * np.where((start + np.arange(len(values))) % 2, 1, -1)
+
+    with patch.object(CosineSum, "scan", disturbed), patch.object(certified, "_BLOCK", 3):
+        found = record_recurrences(np.ones(1), slow, reach=30, first=-30)
+    assert [record.lag for record in found] == list(range(-29, 1))
+
+
 def test_a_tie_sets_no_record():
     period = RotarySchedule.from_exact([2 * PI / 5])
     assert [r.lag for r in record_recurrences(np.ones(1), period, 10**7)] == [5]
-    assert [r.lag for r in record_recurrences(np.ones(1), period, 10**7, after=2)] == [4, 5]
-    # 2 and 3 tie by reflection; as a float the same turn is a little less, and 3 theta is nearer to 2 pi.
+    assert [r.lag for r in record_recurrences(np.ones(1), period, 10**7, first=2)] == [4, 5]
+    # 2 and 3 tie by reflection; the float below 2 pi/5 turns less, so that 3 is farther from 2 pi and no record.
     floating = RotarySchedule(period.frequencies)
-    assert [r.lag for r in record_recurrences(np.ones(1), floating, 4, after=2)] in ([4], [3, 4])
+    with mpmath.workdps(50):
+        theta = mpmath.mpf(float(period.frequencies[0]))
+        assert mpmath.cos(3 * theta) < mpmath.cos(2 * theta) < mpmath.cos(4 * theta)
+    assert [r.lag for r in record_recurrences(np.ones(1), floating, 4, first=2)] == [4]
     assert record_recurrences(np.ones(1), RotarySchedule(np.zeros(1)), 10**7) == ()
 
 
@@ -158,7 +176,7 @@ def test_far_records_of_cos_n():
 @pytest.mark.parametrize("base", [100, 10_000])
 def test_lattice_finds_what_the_scan_finds(base, reach):
     weights, schedule = np.full(4, 0.25), RotarySchedule.geometric(8, base)
-    found = lattice_recurrences(weights, schedule, reach, after=100)
+    found = lattice_recurrences(weights, schedule, reach, first=100)
     highest = certified_maximum(weights, schedule, 100, reach)
     assert found[0].lag == highest.lag
     assert found[0].kernel == highest.value
@@ -170,11 +188,34 @@ def test_lattice_of_one_frequency_ends_at_the_last_convergent():
     assert lattice_recurrences(np.ones(1), UNIT, 10**20, count=1) == (last,)
 
 
+def test_lattice_sums_of_basis_vectors_find_higher_lags():
+    # The basis vectors alone give .640.
+    found = lattice_recurrences(EQUAL, RotarySchedule.geometric(64, 500_000), 10**9, first=1000, count=1)
+    assert found[0].kernel.lower > 0.69
+
+
+def test_lattice_recurrences_are_peaks_and_not_their_shoulders():
+    schedule = RotarySchedule.geometric(64, 10_000)
+    found = lattice_recurrences(EQUAL, schedule, 10**6, first=1000)
+    for recurrence in found:
+        around = recurrence.lag + np.arange(-16, 17)
+        assert np.argmax(equal_kernel(10_000, around)) == 16
+    assert len(found) == 5
+
+
+def test_lattice_leaves_out_a_pair_too_light_to_be_seen():
+    schedule = RotarySchedule.geometric(4, 10)
+    weights = np.array([1.0, 1e-40])
+    found = lattice_recurrences(weights, schedule, 10**6, count=1)
+    highest = certified_maximum(weights, schedule, 1, 10**6)
+    assert (found[0].lag, found[0].kernel) == (highest.lag, highest.value)
+
+
 @pytest.mark.parametrize(("reach", "height"), [(10**9, 0.6), (10**12, 0.7), (10**30, 0.97)])
 def test_far_recurrences_of_the_paper_schedule(reach, height):
     # Heights are what this search finds; random lags have a standard deviation of 1/8 around 0, so that the
     # best of a million of them stays near .6 (the sweep's .579 at reach 3e6).
-    found = lattice_recurrences(EQUAL, RotarySchedule.geometric(64, 10_000), reach, after=1000, count=3)
+    found = lattice_recurrences(EQUAL, RotarySchedule.geometric(64, 10_000), reach, first=1000, count=3)
     assert len(found) == 3
     for recurrence in found:
         assert 1000 <= recurrence.lag <= reach
@@ -208,16 +249,25 @@ def test_shoulder_of_the_peak_is_no_recurrence():
 
 
 @settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 1000), reach=st.integers(1, 300), chunk=st.sampled_from([1, 7, 1 << 16]))
-def test_recurrences_are_the_local_maxima_whatever_the_chunk(seed, reach, chunk):
+@given(seed=st.integers(0, 1000), reach=st.integers(1, 300), block=st.sampled_from([1, 7, 1 << 10]))
+def test_recurrences_are_the_local_maxima_whatever_the_block(seed, reach, block):
     rng = np.random.default_rng(seed)
     weights, schedule = rng.dirichlet(np.ones(3)), RotarySchedule(rng.uniform(0.01, 2, size=3))
     g = kernel(weights, schedule.frequencies, np.arange(reach + 2))
     peaks = [s for s in range(1, reach + 1) if g[s] > g[s - 1] and g[s] >= g[s + 1]]
-    with patch.object(recurrences, "_CHUNK", chunk):
+    with patch.object(certified, "_BLOCK", block):
         found = near_recurrences(weights, schedule, reach, count=reach)
     assert [r.lag for r in found] == sorted(peaks, key=lambda s: -g[s])
     np.testing.assert_allclose([r.kernel for r in found], [g[r.lag] for r in found], atol=1e-10)
+
+
+def test_far_local_maxima_are_those_of_fast_pairs_too():
+    # theta = 2 pi k + .01: float64 angles at s = 1e5 would be off by s theta 1e-16 = 1e-4, the peaks 628 apart.
+    fast = RotarySchedule.from_exact([2 * PI * 10**6 + sympy.Rational(1, 100)])
+    slow = RotarySchedule.from_exact([sympy.Rational(1, 100)])
+    ours, theirs = (near_recurrences(np.ones(1), schedule, 10**5, count=200) for schedule in (fast, slow))
+    assert [r.lag for r in ours] == [r.lag for r in theirs]
+    np.testing.assert_allclose([r.kernel for r in ours], [r.kernel for r in theirs], rtol=0, atol=44 * 2.0**-53)
 
 
 def test_periodic_schedule_comes_back_to_one():
@@ -231,23 +281,33 @@ def test_periodic_schedule_comes_back_to_one():
     ("question", "text"),
     [
         (lambda: near_recurrences(np.ones(2), UNIT, 5), "one weight a pair"),
-        (lambda: near_recurrences(np.ones(1), UNIT, 0), "1 or more, got 0 and 5"),
-        (lambda: near_recurrences(np.ones(1), UNIT, 5, 0), "1 or more, got 5 and 0"),
-        (lambda: record_recurrences(np.ones(1), UNIT, 5, after=5), "no lag lies after 5 and up to 5"),
+        (lambda: near_recurrences(np.ones(1), UNIT, 0), "the reach must be 1 or more, got 0"),
+        (lambda: near_recurrences(np.ones(1), UNIT, 5, 0), "the count must be 1 or more, got 0"),
+        (lambda: near_recurrences(np.array([np.nan]), UNIT, 5), "the weight of pair 0 .* got nan"),
+        (lambda: record_recurrences(np.ones(1), UNIT, 5, first=5), "no lag follows the first, 5, up to 5"),
         (lambda: record_recurrences(np.ones(2), UNIT, 5), "one weight a pair"),
+        (lambda: record_recurrences(np.ones(1), UNIT, 5.0), "the reach must be a whole number, got 5.0"),
         (
             lambda: continued_fraction_recurrences(np.ones(2), RotarySchedule.geometric(4, 10), 5),
             "got 2 that turn: weigh the others 0 or use lattice_recurrences",
         ),
-        (lambda: continued_fraction_recurrences(-np.ones(1), UNIT, 5), "one turning pair with a weight above 0"),
+        (lambda: continued_fraction_recurrences(-np.ones(1), UNIT, 5), "must be above 0, got -1.0 at 1 rad"),
         (lambda: continued_fraction_recurrences(np.ones(1), RotarySchedule(np.zeros(1)), 5), "got 0 that turn"),
-        (lambda: continued_fraction_recurrences(np.ones(1), UNIT, 0), "a reach of 1 or more, got 0"),
+        (lambda: continued_fraction_recurrences(np.ones(1), UNIT, 0), "the reach must be 1 or more, got 0"),
+        (lambda: continued_fraction_recurrences(np.ones(1), UNIT, 1e12), "the reach must be a whole number"),
         (lambda: lattice_recurrences(np.ones(1), RotarySchedule(np.zeros(1)), 5), "needs a pair that turns"),
-        (lambda: lattice_recurrences(-np.ones(1), UNIT, 5), "no weight below 0"),
-        (lambda: lattice_recurrences(np.ones(1), UNIT, 5, after=6), "1 <= after <= reach"),
-        (lambda: lattice_recurrences(np.ones(1), UNIT, 5, count=0), "a count of 1 or more"),
+        (
+            lambda: lattice_recurrences(np.array([1, -2.0]), RotarySchedule.geometric(4, 100), 5),
+            r"must be above 0, got -2.0 at 1/10 rad",
+        ),
+        (lambda: lattice_recurrences(np.ones(1), UNIT, 5, first=6), "from 6 to 5 are none: give first <= reach"),
+        (lambda: lattice_recurrences(np.ones(1), UNIT, 5, first=0), "the first lag must be 1 or more, got 0"),
+        (lambda: lattice_recurrences(np.ones(1), UNIT, 5, count=0), "the count must be 1 or more, got 0"),
+        (lambda: lattice_recurrences(np.ones(1), UNIT, 10**6, first=10**6), "no short vector .* widen the range"),
     ],
 )
-def test_recurrences_name_what_does_not_fit(question, text):
+def test_recurrences_name_what_does_not_fit(question, text, monkeypatch):
+    # As users run it: the shape checks of the tests would stop a wrong type first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(TheoryError, match=text):
         question()

@@ -6,11 +6,13 @@ Both are values, at integers s, of one sum over the rotary pairs with exact coef
 
 The kernel g has c_i = p_i. The mean profile at j tokens back is f(j) with c_i = scale gain_i a_i conj(b_i),
 which needs no angle. A float is taken as exactly the binary number that it is, an exact (sympy) frequency
-or weight as itself. Ball arithmetic (Arb) then encloses f(s) at 1, at 1e9, at 1e30.
+or weight as itself. Ball arithmetic (Arb) then encloses f(s) at 1, at 1e9, at 1e30. Precision grows from
+128 bits beyond those of the angles to 128 + 1024, until a number has 30 digits; one that then still has
+fewer, an exact 0 say, is held by a ball of some 2^-1152 sum_i |c_i|.
 
 A maximum is found in two steps. A float64 scan, whose error bound is proved at `CosineSum.scan`, discards
-what it can; ball arithmetic of growing precision decides the rest. What 1024 bits beyond those of the lag
-do not tell apart is reported as a tie.
+what it can; ball arithmetic of growing precision decides the rest. What the last precision does not tell
+apart is reported as a tie.
 
 Source: arXiv 2607.18759, Lemma 2, Proposition 1, Corollary 1; the certificates are ours.
 """
@@ -21,22 +23,24 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import cached_property, reduce
 
 import numpy as np
 import sympy
 from flint import acb, arb, ctx, fmpq
 from jaxtyping import Complex128, Float64
 
+from theory.balls import balls, exact_frequencies, nearest_float, rational
 from theory.errors import TheoryError
 from theory.head import Carrier
-from theory.incommensurability import monomial, realigning_period
+from theory.incommensurability import realigning_period
+from theory.inputs import whole
 from theory.kernel import check_target
 from theory.schedule import RotarySchedule, as_pairs
 
 _BLOCK = 1 << 10
-_FIRST_BITS, _LAST_BITS = 128, 1024
+_FIRST_BITS, _MORE_BITS = 128, (0, 128, 256, 512, 1024)
+_ACCURATE = 100  # bits, of 30 digits
 
 Weights = Sequence[sympy.Rational] | Float64[np.ndarray, "pair"]
 
@@ -77,19 +81,24 @@ class CertifiedMargin:
 
 
 def kernel_enclosure(weights: Weights, schedule: RotarySchedule, lag: int) -> Enclosure:
-    """g(s) = sum_i p_i cos(s theta_i) at one lag s of any size and sign, to 30 digits or more.
+    """g(s) = sum_i p_i cos(s theta_i) at one lag s of any size and sign, to 30 digits (module header: or so near 0).
 
-    Raises TheoryError where weights and schedule do not fit or a frequency has no exact value in closed form.
+    Raises TheoryError for a lag that is no whole number, where weights and schedule do not fit, where all weights
+    are 0 or add up beyond float64, and for an exact frequency that is not of sums, products and powers of
+    rationals and pi.
     """
-    return CosineSum.of_kernel(weights, schedule).enclosure(lag)
+    return CosineSum.of_kernel(weights, schedule).enclosure(whole("the lag", lag))
 
 
 def certified_maximum(weights: Weights, schedule: RotarySchedule, first: int, last: int) -> CertifiedMaximum:
     """The maximum of g over the lags first <= s <= last, negative ones included, and where it is.
 
-    An exact period is a tie. Some 1e8 lags a second at 32 pairs; memory for 2^20 lags and the candidates.
-    Raises TheoryError as `kernel_enclosure` and for an empty range.
+    An exact period is a tie. Some 1e8 lags a second at 32 pairs; memory for 2^20 lags and the candidates. A
+    candidate, a lag within 5 `CosineSum.rounding` of the maximum, costs some 2 us a pair at each of five
+    precisions: a million of them, the lags of one pair that hardly moves, 20 s.
+    Raises TheoryError as `kernel_enclosure`, for an empty range and where sums leave the period undecided.
     """
+    first, last = whole("the first lag", first), whole("the last lag", last)
     if first > last:
         raise TheoryError(f"the lags from {first} to {last} are none: give first <= last")
     lags, ball = CosineSum.of_kernel(weights, schedule).maximum(((first, last),))
@@ -101,15 +110,17 @@ def certified_margin(carrier: Carrier, offset: int, length: int) -> CertifiedMar
 
     phi is that of the means alone, in nats: no bias, no local window. The means, the scale and the gains of
     the schedule are taken as the binary numbers that they are.
-    Raises TheoryError where the target is not among the offsets or has no competitor, or a mean is 0.
+    Raises TheoryError where the target is not among the offsets or has no competitor, a mean is 0 or an exact
+    frequency is no monomial (`theory.incommensurability`).
     """
+    offset, length = whole("the target offset K", offset), whole("the length", length)
     check_target(offset, length)
     if length < 2:
         raise TheoryError(f"a margin needs a competitor: give a length of 2 or more, got {length}")
     profile = CosineSum.of_carrier(carrier)
     ranges = ((0, offset - 1), (offset + 1, length - 1))
     rivals, _ = profile.maximum([(first, last) for first, last in ranges if first <= last])
-    value = reduce(arb.union, (profile.difference(offset, rival) for rival in rivals))
+    value = _union(profile.difference(offset, rival) for rival in rivals)
     return CertifiedMargin(Enclosure.of(value), -min(rivals), len(rivals) == 1)
 
 
@@ -122,81 +133,80 @@ class CosineSum:
 
     coefficients: tuple[tuple[fmpq, fmpq], ...]
     frequencies: tuple[sympy.Expr, ...]
-    period: int | None
 
     @classmethod
     def of_kernel(cls, weights: Weights, schedule: RotarySchedule) -> CosineSum:
         """g: c_i = p_i."""
         if len(weights) != schedule.pairs:
             raise TheoryError(f"give one weight a pair: the schedule has {schedule.pairs}, got {len(weights)}")
-        return cls._of(((_rational(weight), fmpq(0)) for weight in weights), schedule)
+        exact = (rational(weight, f"the weight of pair {pair}") for pair, weight in enumerate(weights))
+        return cls._of(((weight, fmpq(0)) for weight in exact), schedule)
 
     @classmethod
     def of_carrier(cls, carrier: Carrier) -> CosineSum:
         """phi(-s): c_i = scale gain_i a_i conj(b_i), in nats."""
         means = zip(as_pairs(carrier.query_mean), as_pairs(carrier.key_mean), carrier.schedule.score_gains, strict=True)
-        scale = _rational(carrier.logit_scale)
+        scale = rational(carrier.logit_scale, "the logit scale")
         coefficients = []
         for query, key, gain in means:
-            a, b, c, d = (_rational(lane) for lane in (query.real, query.imag, key.real, key.imag))
-            factor = scale * _rational(gain)
+            a, b, c, d = (rational(lane, "a mean") for lane in (query.real, query.imag, key.real, key.imag))
+            factor = scale * rational(gain, "a score gain")
             coefficients.append((factor * (a * c + b * d), factor * (b * c - a * d)))
         return cls._of(coefficients, carrier.schedule)
 
     @classmethod
     def _of(cls, coefficients: Iterable[tuple[fmpq, fmpq]], schedule: RotarySchedule) -> CosineSum:
-        exact = schedule.exact or tuple(sympy.Rational(theta) for theta in schedule.frequencies.tolist())
-        active = [(c, theta) for c, theta in zip(coefficients, exact, strict=True) if c != (0, 0)]
+        pairs = zip(coefficients, exact_frequencies(schedule), strict=True)
+        active = [(c, theta) for c, theta in pairs if c != (0, 0)]
         if not active:
             raise TheoryError("no rotary pair is active: every weight is 0, so there is no kernel")
-        frequencies = tuple(theta for _, theta in active)
-        total = cls(tuple(c for c, _ in active), frequencies, _period(frequencies))
+        total = cls(tuple(c for c, _ in active), tuple(theta for _, theta in active))
         if not math.isfinite(total.rounding * 2**53):
             raise TheoryError("the weights add up to more than float64 holds: scale them down")
         return total
 
+    @cached_property
+    def period(self) -> int | None:
+        """The exact period, None where there is none; a rational turns by no rational part of 2 pi."""
+        if any(theta.is_Rational and theta != 0 for theta in self.frequencies):
+            return None
+        return realigning_period(RotarySchedule.from_exact(self.frequencies))
+
     def ball(self, lag: int) -> arb:
         """f(s) at the working precision."""
         total = arb(0)
-        for (real, imaginary), theta in zip(self.coefficients, _balls(self.frequencies, ctx.prec), strict=True):
+        for (real, imaginary), theta in zip(self.coefficients, balls(self.frequencies, ctx.prec), strict=True):
             sine, cosine = (lag * theta).sin_cos()
             total += real * cosine - imaginary * sine
         return total
 
     def turns(self) -> tuple[arb, ...]:
         """theta_i/2 pi at the working precision."""
-        return tuple(theta / (2 * arb.pi()) for theta in _balls(self.frequencies, ctx.prec))
+        return tuple(theta / (2 * arb.pi()) for theta in balls(self.frequencies, ctx.prec))
 
     def enclosure(self, lag: int) -> Enclosure:
-        """f(s) to the digits of 128 bits, whatever the lag."""
-        with ctx.workprec(self.bits(lag)):
-            return Enclosure.of(self.ball(lag))
+        """f(s) to 30 digits."""
+        return Enclosure.of(self._refined(lag))
 
     def maximum(self, ranges: Sequence[tuple[int, int]]) -> tuple[list[int], arb]:
-        """The lags of some ranges that may hold the maximum, one where it is certain, and a ball that holds it.
+        """The lags of some ranges that may hold the maximum, one where it is certain, and a ball of it, to 30 digits.
 
         Of an exact period each range is scanned once; a second lag stands for those that follow.
         """
         period = self.period or 1 + max(last - first for first, last in ranges)
-        lags, ball = self._decide(self._candidates([(a, min(z, a + period - 1)) for a, z in ranges]))
+        lags = self._decide(self._candidates([(a, min(z, a + period - 1)) for a, z in ranges]))
         again = [lag + period for lag in lags for first, last in ranges if first <= lag <= last - period]
-        return lags + again, ball
+        return lags + again, _union(map(self._refined, lags))
 
     def exceeds(self, lag: int, other: int) -> bool:
         """Whether f(lag) > f(other), certified; two lags that no precision tells apart are equal."""
-        return self._decide([lag, other])[0] == [lag]
+        return self._decide([lag, other]) == [lag]
 
     def difference(self, lag: int, other: int) -> arb:
-        """f(lag) - f(other), to the precision that decides its sign, if one does; 0 for whole periods."""
+        """f(lag) - f(other) to 30 digits; 0 for whole periods."""
         if self.period is not None and (lag - other) % self.period == 0:
             return arb(0)
-        extra = 0
-        while True:
-            with ctx.workprec(self.bits(lag, other) + extra):
-                ball = self.ball(lag) - self.ball(other)
-            if (not ball.contains(0) and ball.rel_accuracy_bits() >= 53) or extra >= _LAST_BITS:
-                return ball
-            extra = 2 * extra + _FIRST_BITS
+        return self._refined(lag, other)
 
     def scan(self, first: int, last: int) -> Iterator[tuple[int, Float64[np.ndarray, "lag"]]]:
         """(start, f(start), f(start+1), ...) in float64 over first..last, each value within `rounding` of f.
@@ -217,7 +227,7 @@ class CosineSum:
         rows = min(_BLOCK, -(-count // block))
         fine = self._rotations(range(block)).view(np.float64)
         coarse = self._rotations(range(0, rows * block, block))
-        amplitudes = np.array([complex(int(a.p) / int(a.q), int(b.p) / int(b.q)) for a, b in self.coefficients])
+        amplitudes = np.array([complex(nearest_float(a), nearest_float(b)) for a, b in self.coefficients])
         for start in range(first, last + 1, rows * block):
             turned = np.conj(amplitudes * self._rotations(range(start, start + 1)) * coarse)
             yield start, (turned.view(np.float64) @ fine.T).reshape(-1)[: last - start + 1]
@@ -230,8 +240,20 @@ class CosineSum:
 
     def bits(self, *lags: int) -> int:
         """A working precision at which every angle s theta_i keeps 128 bits after the point."""
-        fastest = max(abs(float(theta)) for theta in self.frequencies)
-        return _FIRST_BITS + max(abs(lag) for lag in lags).bit_length() + int(fastest).bit_length()
+        return _FIRST_BITS + max(abs(lag) for lag in lags).bit_length() + self._fastest.bit_length()
+
+    @cached_property
+    def _fastest(self) -> int:
+        return int(max(abs(float(theta)) for theta in self.frequencies))
+
+    def _refined(self, lag: int, *other: int) -> arb:
+        """f(lag), or f(lag) - f(other), at growing precision until it has 30 digits, or at the last one."""
+        for more in _MORE_BITS:
+            with ctx.workprec(self.bits(lag, *other) + more):
+                ball = self.ball(lag) - sum(map(self.ball, other), arb(0))
+            if ball.rel_accuracy_bits() >= _ACCURATE:
+                break
+        return ball
 
     def _candidates(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
         """Every lag that the scan cannot rule out: a maximum is at most 2 `rounding` below the highest value.
@@ -249,48 +271,27 @@ class CosineSum:
                 places, heights = places[kept], heights[kept]
         return [origin + place for place in places.tolist()]
 
-    def _decide(self, lags: Sequence[int]) -> tuple[list[int], arb]:
-        """The lags not certified to be lower than another one at the last precision, and a ball of their maximum."""
-        extra, left = 0, list(lags)
-        while True:
-            with ctx.workprec(self.bits(*left) + extra):
-                balls = {lag: self.ball(lag) for lag in left}
-                highest = max(balls.values(), key=arb.mid)
-                left = [lag for lag, ball in balls.items() if not ball < highest]
-                if len(left) == 1 or extra >= _LAST_BITS:
-                    return left, reduce(arb.union, (balls[lag] for lag in left))
-            extra = 2 * extra + _FIRST_BITS
+    def _decide(self, lags: Sequence[int]) -> list[int]:
+        """The lags not certified to be lower than another one at the last precision, in order."""
+        left = list(lags)
+        for more in _MORE_BITS:
+            with ctx.workprec(self.bits(*left) + more):
+                heights = {lag: self.ball(lag) for lag in left}
+                highest = max(heights.values(), key=arb.mid)
+                left = [lag for lag, ball in heights.items() if not ball < highest]
+            if len(left) == 1:
+                break
+        return left
 
     def _rotations(self, multiples: range) -> Complex128[np.ndarray, "multiple pair"]:
         """e^(i k theta_i), each the midpoint of a ball of radius below 2^-60."""
         precision = self.bits(*multiples)
         with ctx.workprec(precision):
-            balls = [acb(0, k * theta).exp() for k in multiples for theta in _balls(self.frequencies, precision)]
-        return np.array([complex(ball) for ball in balls]).reshape(len(multiples), len(self.frequencies))
+            turned = [acb(0, k * theta).exp() for k in multiples for theta in balls(self.frequencies, precision)]
+        return np.array([complex(ball) for ball in turned]).reshape(len(multiples), len(self.frequencies))
 
 
-def _period(frequencies: tuple[sympy.Expr, ...]) -> int | None:
-    """The exact period, None where there is none; a rational turns by no rational part of 2 pi."""
-    if any(theta.is_Rational and theta != 0 for theta in frequencies):
-        return None
-    return realigning_period(RotarySchedule.from_exact(frequencies))
-
-
-@lru_cache(maxsize=64)
-def _balls(frequencies: tuple[sympy.Expr, ...], precision: int) -> tuple[arb, ...]:
-    """Exact frequencies as balls of relative radius near 2^-precision."""
-    with ctx.workprec(precision):
-        return tuple(math.prod((_power(*factor) for factor in monomial(theta)), start=arb(1)) for theta in frequencies)
-
-
-def _power(base: sympy.Expr, exponent: sympy.Rational) -> arb:
-    return (arb.pi() if base == sympy.pi else arb(_rational(base))) ** _rational(exponent)
-
-
-def _rational(number: float | sympy.Rational) -> fmpq:
-    """A float as the binary number that it is."""
-    try:
-        exact = Fraction(number)
-    except (ValueError, OverflowError):
-        raise TheoryError(f"weights, means and gains must be finite numbers, got {number}") from None
-    return fmpq(exact.numerator, exact.denominator)
+def _union(numbers: Iterable[arb]) -> arb:
+    """The ball around some of them, at a precision that does not widen it."""
+    with ctx.workprec(_FIRST_BITS):
+        return reduce(arb.union, numbers)

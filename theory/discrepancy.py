@@ -19,12 +19,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Integer
 from scipy import special
 
 from theory.errors import TheoryError
+from theory.inputs import check_amplitudes, whole
 from theory.schedule import RotarySchedule
 
+_CHUNK = 1 << 14
 # Attention rows may come from float32: a row of a thousand keys then sums to 1 within about 1e-4.
 _ROW_SUM = 1e-4
 
@@ -52,31 +54,36 @@ class SymbolicLoss:
 def swap_scores(
     before: Float64[np.ndarray, "key"],
     after: Float64[np.ndarray, "row column"],
-    swaps: Int[np.ndarray, "swap 2"],
+    swaps: Integer[np.ndarray, "swap 2"],
     temperature: float,
 ) -> SwapScores:
     """s_pos and s_sym of one query from its attention row before and after each swap of the keys (i, j).
 
-    `after` holds one row a swap, `swaps` the two keys of each.
+    `after` holds one row a swap, `swaps` the two keys of each, whole numbers.
     Raises TheoryError for rows that are no probabilities, for a swap that is not of two keys of the row,
     for a temperature tau that is not above 0, and for a swap whose two keys hold no weight before or
     none after: it has no direction.
     """
     keys = len(before)
-    if after.shape[1] != keys:
+    if before.ndim != 1 or after.ndim != 2 or after.shape[1] != keys:
         raise TheoryError(
-            f"the row before has {keys} keys, the rows after have {after.shape[1]}: a swap keeps them all"
+            f"give one row before and a table of rows after, of the same keys: got shapes {before.shape}, {after.shape}"
         )
     rows = np.vstack([before, after])
     if not ((rows >= 0).all() and (np.abs(rows.sum(axis=1) - 1) <= _ROW_SUM).all()):
         raise TheoryError(f"attention rows are probabilities with sum 1, got rows with sums {rows.sum(axis=1)}")
+    if swaps.dtype.kind not in "iu" or swaps.ndim != 2 or swaps.shape[1] != 2:
+        raise TheoryError(f"swaps are a table of two whole numbers each, got {swaps.dtype} of shape {swaps.shape}")
     if not len(swaps) or len(swaps) != len(after):
         raise TheoryError(f"give one row after each swap and a swap or more, got {len(after)} rows, {len(swaps)} swaps")
     if (swaps < 0).any() or (swaps >= keys).any() or (swaps[:, 0] == swaps[:, 1]).any():
         raise TheoryError(f"a swap is of two different keys among 0..{keys - 1}, got {swaps.tolist()}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise TheoryError(f"the temperature must be a finite number above 0, got {temperature}")
-    weights = special.softmax(np.abs(before[swaps[:, 0]] - before[swaps[:, 1]]) / temperature)
+    spreads = np.abs(before[swaps[:, 0]] - before[swaps[:, 1]])
+    with np.errstate(over="ignore"):
+        # From the largest down, so that a temperature near 0 leaves that one.
+        weights = special.softmax((spreads - spreads.max()) / temperature)
     old, new = _directions(before[swaps], swaps), _directions(np.take_along_axis(after, swaps, axis=1), swaps)
     return SwapScores(
         positional=float(weights @ (old * new).sum(axis=1)),
@@ -88,12 +95,19 @@ def swap_scores(
 def discrepancy(logits: Float64[np.ndarray, "*batch query key"]) -> Float64[np.ndarray, "*batch query"]:
     """Largest minus second largest logit of every query, in nats; 0 in a tie.
 
-    Raises TheoryError for rows of fewer than two keys.
+    A logit of -inf masks its key; a row with one key left leads by infinity. Raises TheoryError for rows of
+    fewer than two keys, for a row of masked keys alone, and for logits that are NaN or +inf.
     """
     if logits.shape[-1] < 2:
         raise TheoryError(f"a discrepancy needs two keys or more, got {logits.shape[-1]}")
-    highest = np.partition(logits, -2, axis=-1)
-    return highest[..., -1] - highest[..., -2]
+    # NaN is sorted to the end.
+    second, first = np.moveaxis(np.partition(logits, -2, axis=-1)[..., -2:], -1, 0)
+    if not np.isfinite(first).all():
+        raise TheoryError(
+            f"{np.count_nonzero(~np.isfinite(first))} rows have no finite largest logit: leave out queries whose keys "
+            "are all masked, and look for where NaN or +inf come from"
+        )
+    return first - second
 
 
 def positional_discrepancy(
@@ -106,9 +120,9 @@ def positional_discrepancy(
     meets those from -(n-1-K) to K only, and leads by as much or more.
     Raises TheoryError for amplitudes that are not one finite number a pair, 0 or more, and a length below 1.
     """
-    _check_pairs(amplitudes, schedule, length)
-    gaps = _gaps(amplitudes, schedule, np.arange(1, length))
-    return np.minimum.accumulate(np.concatenate([[np.inf], gaps]))
+    gaps = _gaps(amplitudes, schedule, length)
+    gaps[0] = np.inf
+    return np.minimum.accumulate(gaps)
 
 
 def dirichlet_bound(lags: int, pairs: int = 1) -> float:
@@ -120,9 +134,9 @@ def dirichlet_bound(lags: int, pairs: int = 1) -> float:
     within half a turn on every pair, and the bound is 2, which is always true.
     Raises TheoryError for fewer than 1 lag or pair.
     """
-    if lags < 1 or pairs < 1:
-        raise TheoryError(f"lags and pairs must be 1 or more, got {lags} and {pairs}")
-    return 2 * math.sin(math.pi * min(0.5, (lags + 1) ** (-1 / pairs))) ** 2
+    lags, pairs = whole("lags", lags, 1), whole("pairs", pairs, 1)
+    # By the logarithm, which takes a number of lags beyond float64 too.
+    return 2 * math.sin(math.pi * min(0.5, math.exp(-math.log(lags + 1) / pairs))) ** 2
 
 
 def symbolic_loss(amplitudes: Float64[np.ndarray, "pair"], schedule: RotarySchedule, length: int) -> SymbolicLoss:
@@ -135,14 +149,13 @@ def symbolic_loss(amplitudes: Float64[np.ndarray, "pair"], schedule: RotarySched
     score does not turn with s; a rival whose own content turns towards the query takes more.
     Raises TheoryError as `positional_discrepancy`.
     """
-    _check_pairs(amplitudes, schedule, length)
-    exact = float(_gaps(amplitudes, schedule, np.arange(length)).max())
+    exact = float(_gaps(amplitudes, schedule, length).max())
     farthest = (length - 1) * float(np.abs(schedule.frequencies[amplitudes > 0]).max(initial=0))
     return SymbolicLoss(exact, float(amplitudes.sum()) * farthest**2 / 2)
 
 
 def _directions(
-    attention: Float64[np.ndarray, "swap 2"], swaps: Int[np.ndarray, "swap 2"]
+    attention: Float64[np.ndarray, "swap 2"], swaps: Integer[np.ndarray, "swap 2"]
 ) -> Float64[np.ndarray, "swap 2"]:
     """The attention to the two keys of every swap as a unit vector."""
     norms = np.hypot(attention[:, 0], attention[:, 1])
@@ -155,14 +168,14 @@ def _directions(
 
 
 def _gaps(
-    amplitudes: Float64[np.ndarray, "pair"], schedule: RotarySchedule, lags: Int[np.ndarray, "lag"]
-) -> Float64[np.ndarray, "lag"]:
-    """sum r_i (1 - cos s theta_i) as 2 sin^2(s theta_i/2), which keeps the digits of small gaps."""
-    return 2 * np.square(np.sin(np.multiply.outer(lags, schedule.frequencies / 2))) @ amplitudes
-
-
-def _check_pairs(amplitudes: Float64[np.ndarray, "pair"], schedule: RotarySchedule, length: int) -> None:
-    if len(amplitudes) != schedule.pairs or not (np.isfinite(amplitudes).all() and (amplitudes >= 0).all()):
-        raise TheoryError(f"give {schedule.pairs} finite amplitudes, 0 or more, one a pair, got {amplitudes}")
-    if length < 1:
-        raise TheoryError(f"a length counts keys and is 1 or more, got {length}")
+    amplitudes: Float64[np.ndarray, "pair"], schedule: RotarySchedule, length: int
+) -> Float64[np.ndarray, "length"]:
+    """sum r_i (1 - cos s theta_i) at lags s < length, as 2 sin^2(s theta_i/2), which keeps the digits of small gaps."""
+    check_amplitudes(amplitudes, schedule)
+    length = whole("a length, in keys,", length, 1)
+    gaps = np.empty(length)
+    for start in range(0, length, _CHUNK):
+        lags = np.arange(start, min(start + _CHUNK, length))
+        halves = np.multiply.outer(lags, schedule.frequencies / 2)
+        gaps[lags] = 2 * np.square(np.sin(halves)) @ amplitudes
+    return gaps

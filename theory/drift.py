@@ -25,12 +25,15 @@ from jaxtyping import Float64
 from scipy import special
 
 from theory.errors import TheoryError
+from theory.inputs import whole
 
 # Nodes of the start above 0, and how many standard deviations they reach: a normal has 2e-23 of its mass beyond.
 _NODES, _REACH = 4096, 10.0
 # E sqrt(S) is integrated over t = log(u E S). The integrand falls as e^(-|t|/2) and is analytic for |Im t| < pi/2:
 # cutting at 75 loses 1e-16 of sqrt(E S), the step 1/4 less than e^(-pi^2 / step) = 1e-17 of it.
 _LOG_STEP, _LOG_REACH = 0.25, 75.0
+# The widest row: its spread, about 1/sqrt 2, is the small difference of squares of the order of the width.
+_WIDEST = 10**9
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class NormLaw:
 
     def scatter(self, rows: int) -> float:
         """Standard deviation of the mean over independent rows, spread / sqrt(rows). Raises TheoryError below 1."""
-        return self.spread / math.sqrt(_count("rows", rows, least=1))
+        return self.spread / math.sqrt(whole("rows", rows, 1))
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,15 @@ class Decay:
     def after(
         self, start: Float64[np.ndarray, "*row coordinate"], steps: int
     ) -> Float64[np.ndarray, "*row coordinate"]:
-        """(1 - eta lambda)^n p for every coordinate p. Raises TheoryError for fewer than 0 steps."""
-        return start * (1 - self.learning_rate * self.weight_decay) ** _count("steps", steps)
+        """(1 - eta lambda)^n p for every coordinate p.
+
+        Raises TheoryError for steps that are no whole number of 0 or more, and where rows grow beyond float64.
+        """
+        try:
+            with np.errstate(over="raise"):
+                return start * (1 - self.learning_rate * self.weight_decay) ** whole("steps", steps, 0)
+        except (OverflowError, FloatingPointError):
+            raise _beyond_float64(steps) from None
 
     def row_norm(self, width: int, steps: int, deviation: float = 1.0) -> NormLaw:
         """The norm of a row of `width` coordinates N(0, deviation^2) after n steps, exact:
@@ -71,22 +81,26 @@ class Decay:
             mean = sigma |1 - eta lambda|^n sqrt 2 Gamma((d+1)/2) / Gamma(d/2),
             spread^2 = sigma^2 (1 - eta lambda)^(2n) d - mean^2.
 
-        Raises TheoryError for a width below 1, fewer than 0 steps or a deviation that is not above 0.
+        Raises TheoryError for a width outside 1..1e9, a deviation that is not above 0, and as `after`.
         """
-        shrunk = _deviation(deviation) * float(np.abs(self.after(np.ones(1), steps))[0])
+        width = _width(width)
+        shrunk = float(np.abs(self.after(np.full(1, _deviation(deviation)), steps))[0])
         # d - mean^2 tends to 1/2: 128 bits keep the spread exact to rounding up to widths of 1e9.
         with flint.ctx.workprec(128):
-            half = flint.arb(_count("width", width, least=1)) / 2
+            half = flint.arb(width) / 2
             mean = flint.arb(2).sqrt() * ((half + flint.arb(0.5)).lgamma() - half.lgamma()).exp()
-            return NormLaw(shrunk * float(mean), shrunk * float((2 * half - mean**2).sqrt()))
+            law = NormLaw(shrunk * float(mean), shrunk * float((2 * half - mean**2).sqrt()))
+        if not math.isfinite(law.mean):
+            raise _beyond_float64(steps)
+        return law
 
 
 @dataclass(frozen=True)
 class CoupledAdam:
     """Adam whose weight decay is added to the gradient, as torch.optim.Adam(weight_decay=lambda) does.
 
-    Raises TheoryError where eta or lambda is below 0 or no number, where a beta is outside [0, 1)
-    or where epsilon is not above 0.
+    Raises TheoryError where eta or lambda is below 0 or no number, where the betas are not two
+    numbers in [0, 1) or where epsilon is not above 0.
     """
 
     learning_rate: float
@@ -96,8 +110,8 @@ class CoupledAdam:
 
     def __post_init__(self) -> None:
         _check_rates(self.learning_rate, self.weight_decay)
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise TheoryError(f"the betas of Adam are numbers from 0 to below 1, got {self.betas}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise TheoryError(f"the betas of Adam are two numbers from 0 to below 1, got {self.betas}")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise TheoryError(f"epsilon must be a finite number above 0, got {self.epsilon}: Adam's default is 1e-8")
 
@@ -106,16 +120,21 @@ class CoupledAdam:
     ) -> Float64[np.ndarray, "*row coordinate"]:
         """The n-th iterate of the recurrence from every coordinate of `start`, moments 0 at first.
 
-        The map is odd in p and does not mix coordinates. Raises TheoryError for fewer than 0 steps.
+        The map is odd in p and does not mix coordinates. Raises TheoryError as `Decay.after`, and where a
+        squared gradient is beyond float64.
         """
         first, second = self.betas
         p, m, v = start.copy(), np.zeros_like(start), np.zeros_like(start)
-        for step in range(1, _count("steps", steps) + 1):
-            gradient = self.weight_decay * p
-            m = first * m + (1 - first) * gradient
-            v = second * v + (1 - second) * gradient**2
-            corrected = np.sqrt(v / (1 - second**step)) + self.epsilon
-            p = p - self.learning_rate / (1 - first**step) * m / corrected
+        try:
+            with np.errstate(over="raise", invalid="raise"):
+                for step in range(1, whole("steps", steps, 0) + 1):
+                    gradient = self.weight_decay * p
+                    m = first * m + (1 - first) * gradient
+                    v = second * v + (1 - second) * gradient**2
+                    corrected = np.sqrt(v / (1 - second**step)) + self.epsilon
+                    p = p - self.learning_rate / (1 - first**step) * m / corrected
+        except FloatingPointError:
+            raise _beyond_float64(steps) from None
         return p
 
     def row_norm(self, width: int, steps: int, deviation: float = 1.0) -> NormLaw:
@@ -129,14 +148,18 @@ class CoupledAdam:
         jump to and fro about 0 (|p| below some eps/lambda), no grid resolves the map and
         `quadrature_error` says how much that matters. Raises TheoryError as `Decay.row_norm`.
         """
-        sigma, d = _deviation(deviation), _count("width", width, least=1)
+        sigma, d = _deviation(deviation), _width(width)
         starts = _REACH / _NODES * np.arange(1, _NODES + 1)
-        squares = np.square(self.after(sigma * starts, steps))
+        ends = self.after(sigma * starts, steps)
+        # In units of the largest no square leaves float64.
+        unit = float(np.abs(ends).max()) or 1.0
+        squares = np.square(ends / unit)
         # The node at start 0 stays at 0 and adds nothing; the others stand for both signs.
         weights = 2 * _REACH / _NODES * np.exp(-(starts**2) / 2) / math.sqrt(2 * math.pi)
         fine = _norm_of_squares(squares, weights, d)
         coarse = _norm_of_squares(squares[1::2], 2 * weights[1::2], d)
-        return NormLaw(*fine, max(abs(a - b) for a, b in zip(fine, coarse, strict=True)))
+        mean, spread = (unit * number for number in fine)
+        return NormLaw(mean, spread, unit * max(abs(a - b) for a, b in zip(fine, coarse, strict=True)))
 
 
 def _norm_of_squares(
@@ -148,7 +171,8 @@ def _norm_of_squares(
         return 0.0, 0.0
     u = np.exp(np.arange(-_LOG_REACH, _LOG_REACH, _LOG_STEP)) / total
     # 1 - (1 - q)^d with q = 1 - E[e^(-u x^2)], written so that a small q keeps its digits.
-    q = np.minimum(-np.expm1(-np.multiply.outer(u, squares)) @ weights, 1.0)
+    # The node at 0, left out, keeps the sum of the weights, and q with it, below 1.
+    q = -np.expm1(-np.multiply.outer(u, squares)) @ weights
     mean = _LOG_STEP / (2 * math.sqrt(math.pi)) * float(-np.expm1(special.xlog1py(width, -q)) @ u**-0.5)
     return mean, math.sqrt(max(0.0, total - mean**2))
 
@@ -165,7 +189,11 @@ def _deviation(deviation: float) -> float:
     return deviation
 
 
-def _count(name: str, value: int, least: int = 0) -> int:
-    if value < least:
-        raise TheoryError(f"{name} must be a whole number, {least} or more, got {value}")
-    return value
+def _width(width: int) -> int:
+    if whole("width", width, 1) > _WIDEST:
+        raise TheoryError(f"width must be {_WIDEST} coordinates or fewer, got {width}: no row is wider")
+    return int(width)
+
+
+def _beyond_float64(steps: int) -> TheoryError:
+    return TheoryError(f"rows leave the range of float64 within {steps} steps: give smaller rates or a smaller start")

@@ -16,7 +16,7 @@ Source: arXiv 2608.11909; the formats, the search and its certificate are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,17 +26,20 @@ from jaxtyping import Float64
 
 from theory.certified import CosineSum
 from theory.errors import TheoryError
+from theory.inputs import check_amplitudes, whole
 from theory.recurrences import continued_fraction_recurrences
 from theory.schedule import RotarySchedule
 
 _EXTRA_BITS = (0, 128, 256, 512, 1024)
+# Far more than any format has, and few enough for the gap to be a float64.
+_MOST_BITS = 512
 
 
 @dataclass(frozen=True)
 class FloatFormat:
     """A binary floating-point format as IEEE 754 lays it out, with subnormals, rounding to nearest even.
 
-    Raises TheoryError for fewer than 2 exponent bits or 1 fraction bit.
+    Raises TheoryError for fewer than 2 exponent bits or 1 fraction bit, more than 512 of either, or a part of one.
     """
 
     name: str
@@ -44,11 +47,9 @@ class FloatFormat:
     fraction_bits: int
 
     def __post_init__(self) -> None:
-        if self.exponent_bits < 2 or self.fraction_bits < 1:
-            raise TheoryError(
-                f"{self.name}: a format needs 2 exponent bits and 1 fraction bit or more, "
-                f"got {self.exponent_bits} and {self.fraction_bits}"
-            )
+        for name, bits, least in (("exponent", self.exponent_bits, 2), ("fraction", self.fraction_bits, 1)):
+            if whole(f"{self.name}: {name} bits", bits, least) > _MOST_BITS:
+                raise TheoryError(f"{self.name}: no format has more than {_MOST_BITS} {name} bits, got {bits}")
 
     @property
     def significand_bits(self) -> int:
@@ -85,10 +86,8 @@ def lookback_horizon(
     Raises TheoryError for amplitudes that are not one finite number a pair, 0 or more, for a reach
     below 1 and for an exact frequency in no closed form (`monomial`).
     """
-    if len(amplitudes) != schedule.pairs or not (np.isfinite(amplitudes).all() and (amplitudes >= 0).all()):
-        raise TheoryError(f"give {schedule.pairs} finite amplitudes, 0 or more, one a pair, got {amplitudes}")
-    if reach < 1:
-        raise TheoryError(f"the reach counts lags and must be 1 or more, got {reach}")
+    check_amplitudes(amplitudes, schedule)
+    reach = whole("the reach, in lags,", reach, 1)
     turning = (amplitudes > 0) & (schedule.frequencies != 0)
     if not turning.any():
         return 0
@@ -108,11 +107,10 @@ def precision_cap(significand_bits: int, pairs: int = 1) -> float:
     so that once N + 1 exceeds the cap its score is below the target's by less than a part 2^-t, one
     unit roundoff. Whatever the amplitude, the two scores round to one number from the cap at t + 1 on;
     at the cap itself they do for amplitudes just above a power of 2.
-    Raises TheoryError for fewer than 1 bit or pair.
+    Raises TheoryError for fewer than 1 bit or pair, and where the cap is beyond float64.
     """
-    if significand_bits < 1 or pairs < 1:
-        raise TheoryError(f"significand bits and pairs must be 1 or more, got {significand_bits} and {pairs}")
-    return _lags_apart(2.0**-significand_bits) ** pairs
+    bits, pairs = whole("significand bits", significand_bits, 1), whole("pairs", pairs, 1)
+    return _finite(f"the cap of {pairs} pairs at {bits} bits", lambda: _lags_apart(2.0**-bits) ** pairs)
 
 
 def least_modular_amplitude(modulus: int, precision: FloatFormat, sink: bool = False) -> float:
@@ -121,11 +119,11 @@ def least_modular_amplitude(modulus: int, precision: FloatFormat, sink: bool = F
     With a `sink`, a key of constant score that takes the weight where no position has the residue, twice
     that: its score must be f below the residue's C and f above the others' C cos(2 pi/m). Scores that are
     themselves rounded to t bits lose up to 2^(1-t) C of the gap, which C must then make up for.
-    Raises TheoryError for a modulus below 2, which leaves nothing to select.
+    Raises TheoryError for a modulus below 2, which leaves nothing to select, and where C is beyond float64.
     """
-    if modulus < 2:
-        raise TheoryError(f"a residue is selected modulo 2 or more, got {modulus}")
-    return (2 if sink else 1) * precision.underflow_gap / (2 * math.sin(math.pi / modulus) ** 2)
+    modulus = whole("the modulus of a residue", modulus, 2)
+    gap = (2 if sink else 1) * precision.underflow_gap
+    return _finite("the amplitude for this modulus", lambda: gap / (2 * math.sin(math.pi / modulus) ** 2))
 
 
 def _lags_apart(gap: float) -> float:
@@ -134,6 +132,17 @@ def _lags_apart(gap: float) -> float:
     1 - cos x = 2 sin^2(x/2) keeps the digits that arccos near 1 loses. 2 from the largest gap, 2, on.
     """
     return math.pi / math.asin(min(1.0, math.sqrt(gap / 2)))
+
+
+def _finite(name: str, quotient: Callable[[], float]) -> float:
+    """A number that grows beyond float64, or whose divisor falls below it. Raises TheoryError where it does."""
+    try:
+        found = quotient()
+    except (OverflowError, ZeroDivisionError):
+        found = math.inf
+    if not math.isfinite(found):
+        raise TheoryError(f"{name} is more than float64 holds: give fewer")
+    return found
 
 
 def _screened(scores: CosineSum, gap: float, reach: int) -> Iterator[int]:

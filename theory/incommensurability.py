@@ -5,8 +5,9 @@ An exact frequency is taken as a monomial, a rational times powers of primes and
     theta = q prod_p p^(e_p) pi^k,   e_p and k rational.
 
 Its class is (e_p mod 1, k). Two frequencies are rational multiples of each other iff their
-classes agree, and distinct classes are linearly independent over Q: radicals of distinct
-classes by Besicovitch (1940), powers of pi because pi is transcendental (Lindemann 1882).
+classes agree, and the multiple is then the ratio of what is left as q. Distinct classes are
+linearly independent over Q: radicals by Besicovitch (1940), powers of pi because pi is
+transcendental (Lindemann 1882).
 So the rank over Q is the number of classes, and
 
     s theta in 2 pi Z for some s != 0   iff   theta = 0 or theta = 2 pi a/m,
@@ -19,6 +20,7 @@ Source: arXiv 2607.18759, Lemma 2 (uniqueness) and Table 5; rank and period are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import gcd, lcm
 
 import numpy as np
@@ -56,19 +58,17 @@ def orbit_closure(schedule: RotarySchedule) -> OrbitClosure:
     Distinct classes of theta/2 pi are independent over Q, of the rational numbers too, so that the
     orbit fills the product of their circles (Kronecker), uniformly (Weyl), whatever s is modulo the period.
     """
-    classes: dict[_Class, dict[int, sympy.Expr]] = {}
+    classes: dict[_Class, dict[int, Fraction]] = {}
     for pair, theta in enumerate(_active(schedule, None)):
-        turn = theta / (2 * sympy.pi)
-        classes.setdefault(_RATIONAL if turn == 0 else _class(turn), {})[pair] = turn
-    fixed = {pair: sympy.Rational(turn) for pair, turn in classes.pop(_RATIONAL, {}).items()}
-    period = lcm(*(int(turn.q) for turn in fixed.values()))
+        ratio, kind = _split(theta)
+        classes.setdefault(kind if theta != 0 else _OF_PI, {})[pair] = ratio
+    fixed = {pair: ratio / 2 for pair, ratio in classes.pop(_OF_PI, {}).items()}
+    period = lcm(*(turn.denominator for turn in fixed.values()))
     circles = []
-    for turns in classes.values():
-        unit = next(iter(turns.values()))
-        ratios = [sympy.Rational(sympy.nsimplify(turn / unit)) for turn in turns.values()]
-        denominator = lcm(*(int(ratio.q) for ratio in ratios))
-        whole = [int(ratio * denominator) for ratio in ratios]
-        circles.append(Circle(tuple(turns), tuple(n // gcd(*whole) for n in whole)))
+    for ratios in classes.values():
+        denominator = lcm(*(ratio.denominator for ratio in ratios.values()))
+        whole = [int(ratio * denominator) for ratio in ratios.values()]
+        circles.append(Circle(tuple(ratios), tuple(n // gcd(*whole) for n in whole)))
     residues = tuple(int(turn * period) for turn in fixed.values())
     return OrbitClosure(tuple(circles), tuple(fixed), residues, period)
 
@@ -80,7 +80,7 @@ def rational_rank(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"] | N
     them, as it is of algebraic ones. For base = A^k with A no power, h pairs: h / gcd(k, h).
     Raises TheoryError where exact frequencies are not known or one is no monomial.
     """
-    return len({_class(theta) for theta in _active(schedule, active) if theta != 0})
+    return len({_split(theta)[1] for theta in _active(schedule, active) if theta != 0})
 
 
 def realigning_period(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"] | None = None) -> int | None:
@@ -88,10 +88,10 @@ def realigning_period(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"]
 
     A frequency of 0 never moves and constrains nothing. Raises TheoryError as `rational_rank`.
     """
-    turns = [theta / (2 * sympy.pi) for theta in _active(schedule, active) if theta != 0]
-    if any(_class(turn) != _RATIONAL for turn in turns):
+    parts = [_split(theta) for theta in _active(schedule, active) if theta != 0]
+    if any(kind != _OF_PI for _, kind in parts):
         return None
-    return lcm(*(int(sympy.Rational(turn).q) for turn in turns))
+    return lcm(*((ratio / 2).denominator for ratio, _ in parts))
 
 
 def monomial(theta: sympy.Expr) -> tuple[tuple[sympy.Expr, sympy.Rational], ...]:
@@ -99,9 +99,9 @@ def monomial(theta: sympy.Expr) -> tuple[tuple[sympy.Expr, sympy.Rational], ...]
 
     Raises TheoryError where theta is no such product.
     """
-    factors = tuple(theta.as_powers_dict().items())
+    factors = tuple((base, sympy.sympify(power)) for base, power in theta.as_powers_dict().items())
     for base, power in factors:
-        if not sympy.sympify(power).is_Rational or not (base == sympy.pi or _is_radicand(base, power)):
+        if not power.is_Rational or not (base == sympy.pi or _is_radicand(base, power)):
             raise TheoryError(
                 f"the frequency {theta} is no rational times powers of primes and of pi: its rational "
                 "dependence on others is not decided, give frequencies of the form q * a**(b/c) * pi**k"
@@ -110,7 +110,7 @@ def monomial(theta: sympy.Expr) -> tuple[tuple[sympy.Expr, sympy.Rational], ...]
 
 
 _Class = tuple[tuple[sympy.Expr, sympy.Rational], ...]
-_RATIONAL: _Class = ()
+_OF_PI: _Class = ((sympy.pi, sympy.S.One),)
 
 
 def _active(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"] | None) -> list[sympy.Expr]:
@@ -125,16 +125,24 @@ def _active(schedule: RotarySchedule, active: Bool[np.ndarray, "pair"] | None) -
     return [theta for theta, on in zip(schedule.exact, mask, strict=True) if on]
 
 
-def _class(theta: sympy.Expr) -> _Class:
-    """Fractional exponents of the primes and the exponent of pi, those that are not 0."""
-    exponents: dict[sympy.Expr, sympy.Rational] = {}
-    for factor, power in monomial(theta):
-        primes = {factor: 1} if factor == sympy.pi else sympy.factorrat(factor)
-        for prime, multiplicity in primes.items():
+def _split(theta: sympy.Expr) -> tuple[Fraction, _Class]:
+    """theta as a rational number times the product of its class, 0 <= e_p < 1; the class leaves out e_p = 0 and k = 0.
+
+    Only what stands under a root is factored.
+    """
+    rational, exponents = Fraction(1), dict[sympy.Expr, sympy.Rational]()
+    for base, power in monomial(theta):
+        if base != sympy.pi and power.is_Integer:
+            rational *= Fraction(base.p, base.q) ** int(power)
+            continue
+        for prime, multiplicity in ({base: 1} if base == sympy.pi else sympy.factorrat(base)).items():
             prime = sympy.sympify(prime)
             exponents[prime] = exponents.get(prime, sympy.S.Zero) + multiplicity * power
-    reduced = ((p, e if p == sympy.pi else e - sympy.floor(e)) for p, e in exponents.items() if p != -1)
-    return tuple(sorted(((p, e) for p, e in reduced if e != 0), key=str))
+    for prime in exponents.keys() - {sympy.pi}:
+        whole = sympy.floor(exponents[prime])
+        exponents[prime] -= whole
+        rational *= Fraction(int(prime)) ** int(whole)
+    return rational, tuple(sorted(((p, e) for p, e in exponents.items() if e != 0), key=str))
 
 
 def _is_radicand(factor: sympy.Expr, power: sympy.Rational) -> bool:

@@ -21,26 +21,29 @@ Source: arXiv 2607.18759, section 7; the exact minimiser and the regularised one
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import sympy
-from flint import arb, arb_mat, ctx, fmpq
-from jaxtyping import Float64, Int
+from flint import acb, arb, arb_mat, ctx
+from jaxtyping import Bool, Float64, Int
 
+from theory.balls import balls, exact_frequencies
 from theory.errors import TheoryError
+from theory.inputs import whole
 from theory.kernel import check_target
 from theory.schedule import RotarySchedule
 
-MAX_BITS = 1 << 14
+_MOST_BITS = 1 << 14
 
 
 @dataclass(frozen=True, eq=False)
 class InterpolationProblem:
     """X w = y at the offsets 0..-(length-1), y being 1 at -offset (K tokens back) and 0 elsewhere.
 
-    Raises TheoryError where the target is not among the offsets, or where they outnumber the features.
+    Raises TheoryError where offset or length is no whole number, the target is not among the offsets, or they
+    outnumber the features.
     """
 
     schedule: RotarySchedule
@@ -48,6 +51,8 @@ class InterpolationProblem:
     length: int
 
     def __post_init__(self) -> None:
+        whole("the target offset K", self.offset)
+        whole("the length", self.length)
         check_target(self.offset, self.length)
         if self.length > self.schedule.dim:
             raise TheoryError(
@@ -74,14 +79,20 @@ class InterpolationProblem:
         left, values, right = np.linalg.svd(self.features, full_matrices=False)
         return left, values, right
 
-    def feature_rank(self, tolerance: float) -> int:
-        """Singular values of X above tolerance * the largest one."""
+    def kept(self, tolerance: float) -> Bool[np.ndarray, "offset"]:
+        """The singular values of X above tolerance * the largest one. Raises TheoryError unless 0 <= tolerance < 1."""
+        if not 0 <= tolerance < 1:
+            raise TheoryError(f"the tolerance is a fraction of the largest singular value in [0, 1), got {tolerance}")
         values = self.decomposition[1]
-        return int((values > tolerance * values[0]).sum())
+        return np.asarray(values > tolerance * values[0])
+
+    def feature_rank(self, tolerance: float) -> int:
+        """How many are `kept`."""
+        return int(self.kept(tolerance).sum())
 
     def gram_rank(self, tolerance: float) -> int:
         """The same of X X^T, whose singular values are the squares: the rank of X at sqrt(tolerance)."""
-        return self.feature_rank(float(np.sqrt(tolerance)))
+        return self.feature_rank(tolerance**0.5 if tolerance > 0 else tolerance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +167,7 @@ def min_norm(problem: InterpolationProblem, tolerance: float | None = None) -> S
     """
     if tolerance is None:
         tolerance = problem.schedule.dim * float(np.finfo(np.float64).eps)
-    if not 0 <= tolerance < 1:
-        raise TheoryError(f"the tolerance is a fraction of the largest singular value in [0, 1), got {tolerance}")
-    values = problem.decomposition[1]
-    kept = values > tolerance * values[0]
+    values, kept = problem.decomposition[1], problem.kept(tolerance)
     inverse = np.divide(1.0, values, out=np.zeros_like(values), where=kept)
     return _filtered(problem, inverse, int(kept.sum()), float(values[0] / values[kept][-1]))
 
@@ -183,40 +191,44 @@ def certified_min_norm(
 
     Frequencies are the exact ones where the schedule has them; otherwise its float64 numbers are
     taken as exactly what they are. Precision is doubled until the balls are as narrow as asked.
-    Raises TheoryError where no offset is given, and where the Gram matrix stays singular.
+    Raises TheoryError where no offset is given or one is no whole number, where the Gram matrix stays singular, and
+    where the digits ask for more than 2^14 bits.
     """
-    if digits < 1 or len(offsets) == 0:
-        raise TheoryError(f"give one digit or more and one offset or more, got {digits} and {len(offsets)}")
-    wanted, bits = digits * np.log2(10), 64
-    while bits <= MAX_BITS:
-        with ctx.workprec(bits):
-            try:
-                answer = _solve_in_balls(problem, [int(delta) for delta in offsets])
-            except ZeroDivisionError:
-                answer = None
-            if answer is not None:
-                numbers = (answer.norm, answer.group_norm, answer.root_mean_square, *answer.values)
-                if min(number.rel_one_accuracy_bits() for number in numbers) >= wanted:
-                    return answer
+    digits, far = whole("the number of digits", digits, 1), [whole("an offset", delta) for delta in offsets]
+    if not far:
+        raise TheoryError("give one offset or more at which to evaluate the solution, got none")
+    wanted, bits, answer = digits * np.log2(10), 64, None
+    while bits <= _MOST_BITS:
+        with ctx.workprec(bits), suppress(ZeroDivisionError):
+            answer = _solve_in_balls(problem, far)
+            numbers = (answer.norm, answer.group_norm, answer.root_mean_square, *answer.values)
+            if min(number.rel_one_accuracy_bits() for number in numbers) >= wanted:
+                return answer
         bits *= 2
-    raise TheoryError(
-        f"the Gram matrix of {problem.length} offsets is not told from a singular one, or not solved to {digits} "
-        f"digits, at {MAX_BITS} bits: do frequencies coincide or repeat within the length? Give fewer offsets"
-    )
+    if answer is not None:
+        raise TheoryError(f"{digits} digits are not reached at {_MOST_BITS} bits: give fewer digits or fewer offsets")
+    raise singular(problem, _MOST_BITS)
 
 
 def ball_features(schedule: RotarySchedule, offsets: list[int]) -> arb_mat:
     """Rows of X at the current precision, as balls: the h cosine columns, then the h sine columns."""
-    known = schedule.exact
-    thetas = [_ball(t) for t in known] if known is not None else [arb(float(t)) for t in schedule.frequencies]
+    thetas = balls(exact_frequencies(schedule), ctx.prec)
     turns = [[delta * theta for theta in thetas] for delta in offsets]
     return arb_mat([[turn.cos() for turn in row] + [turn.sin() for turn in row] for row in turns])
+
+
+def singular(problem: InterpolationProblem, bits: int) -> TheoryError:
+    """The error that no precision up to `bits` tells the Gram matrix from a singular one."""
+    return TheoryError(
+        f"the Gram matrix of {problem.length} offsets is not told from a singular one at {bits} bits: do "
+        "frequencies coincide or repeat within the length? Give fewer offsets"
+    )
 
 
 def lengths_of_pairs(coefficients: list[arb]) -> list[arb]:
     """r_i of (u_1..u_h, v_1..v_h), as balls."""
     pairs = len(coefficients) // 2
-    return [(u**2 + v**2).sqrt() for u, v in zip(coefficients[:pairs], coefficients[pairs:], strict=True)]
+    return [abs(acb(u, v)) for u, v in zip(coefficients[:pairs], coefficients[pairs:], strict=True)]
 
 
 def _filtered(
@@ -244,22 +256,3 @@ def _solve_in_balls(problem: InterpolationProblem, offsets: list[int]) -> Certif
         root_mean_square=(sum((value**2 for value in values), arb(0)) / len(values)).sqrt(),
         bits=ctx.prec,
     )
-
-
-def _ball(number: sympy.Expr) -> arb:
-    """A ball at the current precision that holds a sum, product or power of rationals and pi."""
-    if number.is_Rational:
-        return arb(fmpq(int(number.p), int(number.q)))
-    if number == sympy.pi:
-        return arb.pi()
-    parts = [_ball(part) for part in number.args]
-    if number.is_Add:
-        return sum(parts, arb(0))
-    if number.is_Mul:
-        product = arb(1)
-        for part in parts:
-            product *= part
-        return product
-    if number.is_Pow:
-        return parts[0] ** parts[1]
-    raise TheoryError(f"the frequency {number} has no ball: give sums, products and powers of rationals and pi")

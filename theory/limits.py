@@ -21,15 +21,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Int, Int64, Integer
 from scipy.special import erf, ndtr, owens_t
 
 from theory.errors import TheoryError
 from theory.head import Carrier
-from theory.kernel import cosine_sums
-from theory.schedule import as_pairs
+from theory.inputs import check_amplitudes, whole
+from theory.schedule import RotarySchedule, as_pairs
 
 _PAIR_SEED = 2605_15514
+# Float64 tells whole numbers apart up to here.
+_FARTHEST = 1 << 53
+_CHUNK = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,24 @@ class InversionRate:
 def position_inversion(
     carrier: Carrier,
     variance: float | Float64[np.ndarray, "pair"],
-    near: Int[np.ndarray, "case"],
-    far: Int[np.ndarray, "case"],
+    near: Integer[np.ndarray, "case"],
+    far: Integer[np.ndarray, "case"],
 ) -> Float64[np.ndarray, "case"]:
     """P(S(near) < S(far)) of one key at two distances in tokens, a tie counted one half.
 
     `variance` is s_i^2, of one lane of a key's residual: one number, or one a pair; 0 compares the
     mean scores themselves. The query is the mean query; the carrier's bias is counted in. With a mean
     key of 0 every answer is 1/2: residuals are as likely as their negatives, whatever the query.
-    Raises TheoryError for a variance that is none and for negative distances. Source: ours.
+    Raises TheoryError for a variance that is none, for distances that are no whole numbers from 0 to 2^53,
+    one `far` for each `near`, and for scores beyond float64. Source: ours.
     """
-    _check_distances(near, far)
-    gap, spread = _gap_and_spread(carrier, _score_variances(carrier, variance), near, far)
+    near, far = _distances(near, far)
+    unit, variances = _score_variances(carrier, variance)
+    gap, spread, _ = _gap_and_spreads(carrier, variances, near, far)
     if carrier.bias is not None:
         gap += carrier.bias.at(near) - carrier.bias.at(far)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(gap == 0, 0.5, ndtr(-gap / np.sqrt(spread)))
+        return np.where(gap == 0, 0.5, ndtr(-gap / (unit * np.sqrt(spread))))
 
 
 def inversion_rate(
@@ -78,8 +83,7 @@ def inversion_rate(
     M beyond about 2 pi / theta_min; until then the slowest pairs still tell near from far.
     Raises TheoryError for a length below 2 and as `position_inversion`. Source: ours.
     """
-    if length < 2 or most_pairs < 2:
-        raise TheoryError(f"length and most_pairs must be 2 or more to compare, got {length} and {most_pairs}")
+    length, most_pairs = whole("the length to compare in", length, 2), whole("most_pairs", most_pairs, 2)
     first_far = (length + 1) // 2
     every = first_far * (length - first_far)
     if every <= most_pairs:
@@ -92,7 +96,7 @@ def inversion_rate(
 
 
 def token_inversion(
-    carrier: Carrier, variance: float | Float64[np.ndarray, "pair"], distances: Int[np.ndarray, "case"]
+    carrier: Carrier, variance: float | Float64[np.ndarray, "pair"], distances: Integer[np.ndarray, "case"]
 ) -> Float64[np.ndarray, "case"]:
     """Probability that two keys side by side change order between distance 0 and each of `distances`.
 
@@ -103,23 +107,26 @@ def token_inversion(
     Raises TheoryError as `position_inversion`, and where no residual reaches the score.
     Source: Owen, Ann. Math. Statist. 27 (1956); its use here is ours.
     """
-    _check_distances(distances, distances)
-    variances = _score_variances(carrier, variance)
+    (distances,) = _distances(distances)
+    unit, variances = _score_variances(carrier, variance)
     total = variances.sum()
     if total == 0:
         raise TheoryError("no residual reaches the score, so no order is random: give a live pair a variance above 0")
-    gap, spread = _gap_and_spread(carrier, variances, np.zeros_like(distances), distances)
-    deviation = math.sqrt(2 * total)
-    step, deficit = gap / deviation, np.minimum(spread / (2 * total), 2)  # deficit = 1 - g_v(m), uncancelled
+    gap, apart, along = _gap_and_spreads(carrier, variances, np.zeros_like(distances), distances)
+    deviation = unit * math.sqrt(2 * total)
     here = np.full(len(distances), carrier.amplitudes @ np.cos(carrier.phases)) / deviation
+    step = gap / deviation
     there = here - step
-    root = np.sqrt(deficit * (2 - deficit))
+    # 1 - g_v, 1 + g_v and sqrt(1 - g_v^2), uncancelled: 1 + g_v must not be lost half a turn on.
+    deficit, excess, root = apart / (2 * total), along / (2 * total), np.sqrt(apart * along) / (2 * total)
     with np.errstate(divide="ignore", invalid="ignore"):
         wedge_here = owens_t(here, (deficit * here - step) / (here * root))
         wedge_there = owens_t(there, (deficit * there + step) / (there * root))
     flipped = 2 * (wedge_here + wedge_there) + ((here < 0) != (there < 0))
-    flipped = np.where((here == 0) & (there == 0), 2 * np.arcsin(np.sqrt(deficit / 2)) / np.pi, flipped)
-    return np.clip(np.where(root == 0, deficit > 1, flipped), 0, 1)
+    flipped = np.where((here == 0) & (there == 0), 2 * np.arctan2(np.sqrt(deficit), np.sqrt(excess)) / np.pi, flipped)
+    # Residuals that come back whole leave one normal: D(m) = D(0) + there - here.
+    flipped = np.where(apart == 0, np.abs(ndtr(here) - ndtr(there)), flipped)
+    return np.clip(flipped, 0, 1)
 
 
 def middle_range_kernel(
@@ -143,31 +150,36 @@ def middle_range_kernel(
 
 
 def expected_aliased_pairs(
-    amplitudes: Float64[np.ndarray, "pair"],
-    length: int,
-    tolerance: float,
-    frequencies: Float64[np.ndarray, "pair"] | None = None,
+    amplitudes: Float64[np.ndarray, "pair"], schedule: RotarySchedule | None, length: int, tolerance: float
 ) -> float:
     """Expected number of pairs of L positions with |S(m1) - S(m2)| < eps.
 
-    Without frequencies scores are independent N(0, s^2), s^2 = sum r_i^2 / 2: the number is
-    (L^2 / 2) eps / (s sqrt(pi)) for eps << s, and half of that for pairs in equal bins of width eps. That
-    takes every rotary pair to go round, L beyond about 2 pi / theta_min. With frequencies the
-    phases psi_i are random instead, so that scores m apart differ by about N(0, 2 s^2 (1 - g(m))) with
-    g of weights r_i^2: rotary pairs that stand still tell no positions apart and more of them alias. Cosines
+    Without a schedule scores are independent N(0, s^2), s^2 = sum r_i^2 / 2: the number is
+    L (L - 1) / 2 erf(eps / 2s), (L^2 / 2) eps / (s sqrt(pi)) for eps << s, and half of that for pairs in equal
+    bins of width eps. That takes every rotary pair to go round, L beyond about 2 pi / theta_min. With a schedule
+    the phases psi_i are random instead, so that scores m apart differ by about N(0, sum r_i^2 (1 - cos m theta_i)):
+    rotary pairs that stand still tell no positions apart and more of them alias. Cosines
     are flatter than normal, so that for equal r_i the number comes out about .28 / h of itself too high.
-    Raises TheoryError for no amplitude, a length below 2 or a tolerance not above 0. Source: ours.
+    Raises TheoryError where no amplitude is above 0, for amplitudes that do not fit the schedule, for a length
+    below 2 and a tolerance not above 0. Source: ours.
     """
     _check_tolerance(tolerance)
-    squares = np.square(_finite(amplitudes))
-    if length < 2 or not squares.any():
-        raise TheoryError(f"aliasing needs two positions and an amplitude that is not 0, got {length} and {amplitudes}")
-    apart = np.ones(length - 1)
-    if frequencies is not None:
-        apart -= cosine_sums(squares / squares.sum(), frequencies, np.zeros(len(squares)), 1, length - 1)
-    with np.errstate(divide="ignore"):
-        aliased = erf(tolerance / np.sqrt(2 * squares.sum() * np.maximum(apart, 0)))
-    return float(np.arange(length - 1, 0, -1) @ aliased)
+    length = whole("the length, for two positions,", length, 2)
+    if schedule is not None:
+        check_amplitudes(amplitudes, schedule)
+    largest = float(np.abs(_finite("amplitudes", amplitudes)).max(initial=0))
+    if largest == 0:
+        raise TheoryError(f"scores without an amplitude are all equal: give one that is not 0, got {amplitudes}")
+    squares, relative = np.square(amplitudes / largest), tolerance / largest
+    if schedule is None:
+        return length * (length - 1) / 2 * math.erf(relative / math.sqrt(2 * squares.sum()))
+    expected = 0.0
+    for start in range(1, length, _CHUNK):
+        lags = np.arange(start, min(start + _CHUNK, length))
+        half_spreads = np.square(np.sin(np.multiply.outer(lags, schedule.frequencies / 2))) @ squares
+        with np.errstate(divide="ignore"):
+            expected += float((length - lags) @ erf(relative / (2 * np.sqrt(half_spreads))))
+    return expected
 
 
 def aliased_pairs(scores: Float64[np.ndarray, "position"], tolerance: float) -> int:
@@ -177,7 +189,7 @@ def aliased_pairs(scores: Float64[np.ndarray, "position"], tolerance: float) -> 
     fall on either side. Raises TheoryError for scores that are not finite and a tolerance not above 0.
     """
     _check_tolerance(tolerance)
-    ordered = np.sort(_finite(scores))
+    ordered = np.sort(_finite("scores", scores))
     # Equal scores alias however small eps is against their rounding.
     reach = np.maximum(ordered + tolerance, np.nextafter(ordered, np.inf))
     return int((np.searchsorted(ordered, reach) - np.arange(1, len(ordered) + 1)).sum())
@@ -186,10 +198,17 @@ def aliased_pairs(scores: Float64[np.ndarray, "position"], tolerance: float) -> 
 def binned_pairs(scores: Float64[np.ndarray, "position"], width: float) -> int:
     """Number of pairs of positions in one bin [j w, (j+1) w): aliased at eps = w, but not all that are.
 
-    Raises TheoryError for scores that are not finite and a width not above 0.
+    Raises TheoryError for scores that are not finite, a width not above 0, and 2^51 bins or more on one side of 0:
+    float64 does not tell which of them a score is in.
     """
     _check_tolerance(width)
-    _, occupied = np.unique(np.floor_divide(_finite(scores), width), return_counts=True)
+    largest = float(np.abs(_finite("scores", scores)).max(initial=0))
+    if largest / 2.0**51 >= width:
+        raise TheoryError(
+            f"bins of width {width:g} are finer than float64 resolves scores up to {largest:g}: "
+            f"give a width above {largest / 2.0**51:.2g}"
+        )
+    _, occupied = np.unique(np.floor_divide(scores, width), return_counts=True)
     return int((occupied * (occupied - 1) // 2).sum())
 
 
@@ -203,19 +222,19 @@ def collision_length(amplitudes: Float64[np.ndarray, "pair"], tolerance: float) 
     Source: pigeonhole, ours.
     """
     _check_tolerance(tolerance)
-    reach = sum(Fraction(float(amplitude)) for amplitude in np.abs(_finite(amplitudes)))
+    reach = sum(Fraction(float(amplitude)) for amplitude in np.abs(_finite("amplitudes", amplitudes)))
     return math.floor(2 * reach / Fraction(float(tolerance))) + 2
 
 
-def _gap_and_spread(
+def _gap_and_spreads(
     carrier: Carrier,
     variances: Float64[np.ndarray, "pair"],
-    near: Int[np.ndarray, "case"],
-    far: Int[np.ndarray, "case"],
-) -> tuple[Float64[np.ndarray, "case"], Float64[np.ndarray, "case"]]:
-    """phi(-near) - phi(-far) and the variance of S(near) - S(far), of the rotation alone, in nats and nats^2."""
-    amplitudes, phases = carrier.amplitudes, carrier.phases
-    gap, spread = np.zeros(len(near)), np.zeros(len(near))
+    near: Int64[np.ndarray, "case"],
+    far: Int64[np.ndarray, "case"],
+) -> tuple[Float64[np.ndarray, "case"], Float64[np.ndarray, "case"], Float64[np.ndarray, "case"]]:
+    """phi(-near) - phi(-far) in nats, and the variances of S(near) - S(far) and S(near) + S(far) in the unit of v_i."""
+    amplitudes, phases = _finite("amplitudes", carrier.amplitudes), carrier.phases
+    gap, apart, along = np.zeros((3, len(near)))
     for i, theta in enumerate(carrier.schedule.frequencies):
         # The difference of two cosines as a product: no cancellation between near neighbours.
         half = 0.5 * theta * (far - near)
@@ -223,24 +242,40 @@ def _gap_and_spread(
         # Frequency and product are rounded, each to 2^-53: a sine below what that makes of it is a whole turn's.
         sine[np.abs(sine) <= 2.0**-51 * np.abs(half)] = 0
         gap += 2 * amplitudes[i] * sine * np.sin(0.5 * theta * (far + near) + phases[i])
-        spread += 4 * variances[i] * sine**2
-    return gap, spread
+        apart += 4 * variances[i] * sine**2
+        along += 4 * variances[i] * np.cos(half) ** 2
+    return gap, apart, along
 
 
-def _score_variances(carrier: Carrier, variance: float | Float64[np.ndarray, "pair"]) -> Float64[np.ndarray, "pair"]:
-    """v_i, the variance in nats^2 that the key residual of each pair gives a score."""
+def _score_variances(
+    carrier: Carrier, variance: float | Float64[np.ndarray, "pair"]
+) -> tuple[float, Float64[np.ndarray, "pair"]]:
+    """A unit in nats and v_i in its square, the variance that the key residual of each pair gives a score.
+
+    In units of the largest sqrt(v_i) no square leaves float64.
+    """
     pairs = carrier.schedule.pairs
     given = np.asarray(variance, dtype=np.float64)
     if given.shape not in {(), (pairs,)} or not np.isfinite(given).all() or (given < 0).any():
         raise TheoryError(f"the residual variance is one number of 0 or more, or {pairs}, one a pair: got {variance}")
     gains = carrier.logit_scale * carrier.schedule.score_gains * np.abs(as_pairs(carrier.query_mean))
-    return np.square(gains) * given
+    deviations = _finite("deviations of the scores", gains * np.sqrt(given))
+    unit = float(deviations.max()) or 1.0
+    return unit, np.square(deviations / unit)
 
 
-def _check_distances(near: Int[np.ndarray, "case"], far: Int[np.ndarray, "case"]) -> None:
-    least = min(near.min(initial=0), far.min(initial=0))
-    if least < 0:
-        raise TheoryError(f"distances count tokens back and are 0 or more, got {least}: drop the sign")
+def _distances(*given: Integer[np.ndarray, "case"]) -> tuple[Int64[np.ndarray, "case"], ...]:
+    """Distances as int64, whose differences and sums do not wrap."""
+    for distances in given:
+        if distances.dtype.kind not in "iu" or distances.ndim != 1 or distances.shape != given[0].shape:
+            raise TheoryError(
+                "distances are whole numbers, in flat arrays of one length, got "
+                + " and ".join(f"{each.dtype} of shape {each.shape}" for each in given)
+            )
+        least, most = distances.min(initial=0), distances.max(initial=0)
+        if least < 0 or most > _FARTHEST:
+            raise TheoryError(f"distances count tokens back, from 0 to 2^53, got {least} to {most}: drop the sign")
+    return tuple(distances.astype(np.int64) for distances in given)
 
 
 def _check_tolerance(tolerance: float) -> None:
@@ -248,7 +283,8 @@ def _check_tolerance(tolerance: float) -> None:
         raise TheoryError(f"a tolerance or bin width must be a finite number above 0, got {tolerance}")
 
 
-def _finite(values: Float64[np.ndarray, "any"]) -> Float64[np.ndarray, "any"]:
+def _finite(name: str, values: Float64[np.ndarray, "any"]) -> Float64[np.ndarray, "any"]:
     if not np.isfinite(values).all():
-        raise TheoryError("a score or amplitude is not finite: the weights it comes from are damaged")
+        place = int(np.argmin(np.isfinite(values)))
+        raise TheoryError(f"{name} must be finite, number {place} is {values.flat[place]}: look at what it comes from")
     return values

@@ -5,7 +5,7 @@
 Four ways, by what they promise:
 
 - `near_recurrences`: the highest local maxima up to a reach, by a float64 scan;
-- `record_recurrences`: every lag above all nearer ones, by a scan and ball arithmetic: certified, complete;
+- `record_recurrences`: every lag above all nearer ones, by that scan and ball arithmetic: certified, complete;
 - `continued_fraction_recurrences`: the same for one frequency at any reach: certified, complete;
 - `lattice_recurrences`: for several frequencies at any reach, by lattice reduction: heights certified,
   but a higher one may exist.
@@ -26,14 +26,13 @@ from fractions import Fraction
 
 import numpy as np
 from flint import ctx, fmpz_mat
-from jaxtyping import Float64
 
+from theory.balls import nearest_float
 from theory.certified import CosineSum, Enclosure, Weights
 from theory.errors import TheoryError
-from theory.kernel import cosine_sums
+from theory.inputs import whole
 from theory.schedule import RotarySchedule
 
-_CHUNK = 1 << 16
 _NEIGHBOURS = 16
 
 
@@ -54,43 +53,43 @@ class Recurrence:
 
 
 def near_recurrences(
-    weights: Float64[np.ndarray, "pair"], schedule: RotarySchedule, reach: int, count: int = 5
+    weights: Weights, schedule: RotarySchedule, reach: int, count: int = 5
 ) -> tuple[NearRecurrence, ...]:
     """The `count` highest local maxima of g over lags 1..reach, highest first, the nearer first in a tie.
 
-    The falling flank of the peak at 0 holds no local maximum and so does not appear. Float64:
-    g(s) is off by about s 1e-16, so that nearer ties than this are not told apart.
+    The falling flank of the peak at 0 holds no local maximum and so does not appear. Float64: g(s) is off by at
+    most `CosineSum.rounding`, (2P + 20) 1.1e-16 sum |p_i|, at any lag; nearer ties than that are not told apart.
+    Raises TheoryError as `kernel_enclosure` and for a reach or a count below 1.
     """
-    if len(weights) != schedule.pairs:
-        raise TheoryError(f"give one weight a pair: the schedule has {schedule.pairs}, got {len(weights)}")
-    if reach < 1 or count < 1:
-        raise TheoryError(f"reach and count must be 1 or more, got {reach} and {count}")
+    reach, count = whole("the reach", reach, 1), whole("the count", count, 1)
     best: list[NearRecurrence] = []
-    for start in range(0, reach, _CHUNK):
-        lags = min(_CHUNK, reach - start)
-        g = cosine_sums(weights, schedule.frequencies, np.zeros(schedule.pairs), start, lags + 2)
+    edge = np.empty(0)
+    for start, values in CosineSum.of_kernel(weights, schedule).scan(0, reach + 1):
+        g = np.concatenate([edge, values])
         peaks = 1 + np.flatnonzero((g[1:-1] > g[:-2]) & (g[1:-1] >= g[2:]))
         highest = peaks[np.argsort(-g[peaks], kind="stable")[:count]]
-        best += [NearRecurrence(start + int(j), float(g[j])) for j in highest]
+        best += [NearRecurrence(start - len(edge) + int(j), float(g[j])) for j in highest]
         best = sorted(best, key=lambda peak: -peak.kernel)[:count]
+        edge = g[-2:]
     return tuple(best)
 
 
 def record_recurrences(
-    weights: Weights, schedule: RotarySchedule, reach: int, after: int = 1
+    weights: Weights, schedule: RotarySchedule, reach: int, first: int = 1
 ) -> tuple[Recurrence, ...]:
-    """Every lag s with after < s <= reach and g(s) > g(s') for all after <= s' < s, nearest first.
+    """Every lag s of first <= s <= reach with g(s) > g(s') for all first <= s' < s, nearest first.
 
-    Certified and complete. A lag that ties with an earlier one sets no record.
-    Raises TheoryError as `kernel_enclosure` and where after < s <= reach holds for no s.
+    Certified and complete. The first lag sets the bar and is no record itself; a tie with an earlier lag is none.
+    Raises TheoryError as `certified_maximum` and where no lag follows the first.
     """
-    if after >= reach:
-        raise TheoryError(f"no lag lies after {after} and up to {reach}: give a reach above `after`")
+    reach, first = whole("the reach", reach), whole("the first lag", first)
+    if first >= reach:
+        raise TheoryError(f"no lag follows the first, {first}, up to {reach}: give a reach above it")
     kernel = CosineSum.of_kernel(weights, schedule)
-    last = reach if kernel.period is None else min(reach, after + kernel.period)
-    highest, records = after, []
-    for lag in _possible_records(kernel, after, last):
-        if lag > after and kernel.exceeds(lag, highest):
+    last = reach if kernel.period is None else min(reach, first + kernel.period)
+    highest, records = first, []
+    for lag in _possible_records(kernel, first, last):
+        if lag > first and kernel.exceeds(lag, highest):
             highest = lag
             records.append(Recurrence(lag, kernel.enclosure(lag)))
     return tuple(records)
@@ -102,17 +101,18 @@ def continued_fraction_recurrences(weights: Weights, schedule: RotarySchedule, r
     With theta/2 pi = [a_0; a_1, ...] and q_(n+1) = a_(n+1) q_n + q_(n-1) they are the q_n above 1: no other
     lag is above all nearer ones, the intermediate fractions k q_n + q_(n-1) included. The quotients a_n are
     decided by ball arithmetic.
-    Raises TheoryError unless exactly one pair turns, with a weight above 0.
+    Raises TheoryError as `certified_maximum`, unless exactly one pair turns, with a weight above 0, and for a
+    reach below 1.
     """
+    reach = whole("the reach", reach, 1)
     kernel = CosineSum.of_kernel(weights, schedule)
     turning = _turning(kernel)
-    if len(turning) != 1 or kernel.coefficients[turning[0]][0] < 0:
+    if len(turning) != 1:
         raise TheoryError(
-            f"a continued fraction is of one turning pair with a weight above 0, got {len(turning)} that turn: "
+            f"a continued fraction is of one turning pair, got {len(turning)} that turn: "
             "weigh the others 0 or use lattice_recurrences"
         )
-    if reach < 1:
-        raise TheoryError(f"recurrences lie at lags above 0: give a reach of 1 or more, got {reach}")
+    _check_positive(kernel, turning)
     before, q, lags = 0, 1, []
     for quotient in _quotients(kernel, reach):
         before, q = q, quotient * q + before
@@ -121,9 +121,9 @@ def continued_fraction_recurrences(weights: Weights, schedule: RotarySchedule, r
 
 
 def lattice_recurrences(
-    weights: Weights, schedule: RotarySchedule, reach: int, after: int = 1, count: int = 5
+    weights: Weights, schedule: RotarySchedule, reach: int, first: int = 1, count: int = 5
 ) -> tuple[Recurrence, ...]:
-    """Up to `count` lags with after <= s <= reach, the highest that lattice reduction finds, highest first.
+    """Up to `count` lags with first <= s <= reach, the highest that lattice reduction finds, highest first.
 
     The lattice of the vectors (w_i (s theta_i/2 pi - n_i), delta s/reach), w_i = pi sqrt(2 p_i/sum p), is
     LLL-reduced for delta = 1/256, 1/128, ..., 16 times (prod w_i/reach)^(1/P), at which a vector as short as
@@ -131,19 +131,28 @@ def lattice_recurrences(
     sums and differences; each yields to the highest lag within 16 of it. Heights are enclosed; that no other
     lag up to `reach` is higher is not claimed, nor so: equal weights, d=64, base 1e4, 1e3 <= s <= 1e9 give
     .655 here and .681 (s = 903671965) by `certified_maximum`.
-    Raises TheoryError as `kernel_enclosure`, where no pair turns and where a turning one has a weight below 0.
+    A pair whose weight is below 2^-53 of their sum is left out of the lattice, not of the heights.
+    Raises TheoryError as `certified_maximum`, unless 1 <= first <= reach and the count is 1 or more, where no
+    pair turns or a turning one has a weight below 0, and where no short vector is of a lag in the range.
     """
+    first, reach, count = whole("the first lag", first, 1), whole("the reach", reach), whole("the count", count, 1)
+    if first > reach:
+        raise TheoryError(f"the lags from {first} to {reach} are none: give first <= reach")
     kernel = CosineSum.of_kernel(weights, schedule)
     turning = _turning(kernel)
-    if not turning or any(kernel.coefficients[pair][0] < 0 for pair in turning):
-        raise TheoryError("lattice reduction needs a pair that turns, and no weight below 0 among those that do")
-    if not 1 <= after <= reach or count < 1:
-        raise TheoryError(f"give 1 <= after <= reach and a count of 1 or more, got {after}, {reach} and {count}")
+    if not turning:
+        raise TheoryError("lattice reduction needs a pair that turns: the frequencies of all weighted pairs are 0")
+    _check_positive(kernel, turning)
     found: dict[int, float] = {}
     for doublings in range(-8, 5):
-        found |= _short_vectors(kernel, reach, after, doublings, 4 * count)
+        found |= _short_vectors(kernel, reach, first, doublings, 4 * count)
+    if not found:
+        raise TheoryError(
+            f"no short vector of the lattice is of a lag from {first} to {reach}: widen the range or use "
+            "certified_maximum"
+        )
     best = sorted(found, key=lambda lag: (-found[lag], lag))[: 4 * count]
-    around = [(max(after, lag - _NEIGHBOURS), min(reach, lag + _NEIGHBOURS)) for lag in best]
+    around = [(max(first, lag - _NEIGHBOURS), min(reach, lag + _NEIGHBOURS)) for lag in best]
     peaks = sorted({kernel.maximum([lags])[0][0] for lags in around})
     certified = (Recurrence(lag, kernel.enclosure(lag)) for lag in peaks)
     return tuple(sorted(certified, key=lambda recurrence: -recurrence.kernel.lower)[:count])
@@ -161,6 +170,16 @@ def _possible_records(kernel: CosineSum, first: int, last: int) -> Iterator[int]
 
 def _turning(kernel: CosineSum) -> list[int]:
     return [pair for pair, theta in enumerate(kernel.frequencies) if theta != 0]
+
+
+def _check_positive(kernel: CosineSum, pairs: list[int]) -> None:
+    for pair in pairs:
+        weight = kernel.coefficients[pair][0]
+        if weight < 0:
+            raise TheoryError(
+                f"the weights of pairs that turn must be above 0, got {nearest_float(weight)} at "
+                f"{kernel.frequencies[pair]} rad: record_recurrences and certified_maximum take any sign"
+            )
 
 
 def _quotients(kernel: CosineSum, reach: int) -> list[int]:
@@ -192,13 +211,15 @@ def _shared_quotients(low: Fraction, high: Fraction, reach: int) -> list[int] | 
     return quotients
 
 
-def _short_vectors(kernel: CosineSum, reach: int, after: int, doublings: int, count: int) -> dict[int, float]:
+def _short_vectors(kernel: CosineSum, reach: int, first: int, doublings: int, count: int) -> dict[int, float]:
     """The `count` highest candidates of one lattice, delta a power of 2, with float64 heights.
 
     Coordinates are whole multiples of 2^-40 delta/reach: rounding moves one by at most 2^-40 delta.
     """
-    pairs = _turning(kernel)
-    weights = np.array([float(Fraction(int(p.p), int(p.q))) for p, _ in (kernel.coefficients[i] for i in pairs)])
+    turning = _turning(kernel)
+    weights = np.array([nearest_float(kernel.coefficients[pair][0]) for pair in turning])
+    heavy = weights >= 2.0**-53 * weights.sum()
+    pairs, weights = np.array(turning)[heavy].tolist(), weights[heavy]
     widths = np.pi * np.sqrt(2 * weights / weights.sum())
     delta = Fraction(2) ** (doublings + round((np.log2(widths).sum() - math.log2(reach)) / len(pairs)))
     step = 1 << 40
@@ -215,6 +236,6 @@ def _short_vectors(kernel: CosineSum, reach: int, after: int, doublings: int, co
     lags = np.concatenate([lags, lags[one] + lags[other], lags[one] - lags[other]])
     misses = np.concatenate([misses, misses[one] + misses[other], misses[one] - misses[other]])
     heights = np.cos(2 * np.pi * misses) @ weights
-    inside = np.flatnonzero((abs(lags) >= after) & (abs(lags) <= reach))
+    inside = np.flatnonzero((abs(lags) >= first) & (abs(lags) <= reach))
     highest = inside[np.argsort(-heights[inside], kind="stable")][:count]
     return {abs(lags[j]): float(heights[j]) for j in highest}
