@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow mutants lint bench clean
+.PHONY: demo test test-slow mutants findings lint bench clean
 
 demo: $(READY)
 	$(BIN)/carrier demo --runs $(RUNS) --out demo $(DEMO)
@@ -24,6 +24,9 @@ lint: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
+
+findings: $(READY)
+	$(BIN)/python -m bridge.findings > docs/findings.md
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

@@ -2,7 +2,8 @@
 
 Three slips that a person makes: a rotation the wrong way round, a forgotten 1/sqrt(d), an offset
 that is off by one. For each law each of them that it can hold is applied, and the named tests are
-run until the first failure. Prints the test that caught it; exits 1 where one survives.
+run until the first failure. Five statements are emptied of their proof, relieved of an assumption, and
+given the printed claim for the amended one. Prints the test that caught it; exits 1 where one survives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("theory", "empirics", "bridge", "tests", "pyproject.toml")
+COPIED = ("theory", "empirics", "bridge", "tests", "docs", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -239,15 +240,39 @@ MUTANTS = (
 )
 
 
+# Five statements, and a predicate of each that gates its use.
+GATES = {
+    "corollary_1_invariance": "lambda case: case.slope == 0",
+    "proposition_1_necessity": '"the active theta_i and 2 pi are linearly independent over Q", _is_independent',
+    "residual_variance_by_lag": "lambda case: not case.own_key",
+    "corollary_2_decay": "lambda case: case.margin > 0",
+    "width_core": "lambda case: np.ptp(case.weights) == 0",
+}
+
+
+def statement_mutants(name: str, gate: str) -> tuple[Mutant, ...]:
+    """A check that returns its claim unchecked; an assumption always met; the printed claim for the amended one."""
+    law, file = f"statement {name}", f"theory/statements/{name}.py"
+    tests = "tests/test_statements.py"
+    open_gate = re.sub(r"(lambda case: |_is_).*", "lambda case: True", gate)
+    emptied = "prove=lambda: (ProofStep(STATEMENT.amended.claim, True),)"
+    return (
+        Mutant(law, "proof emptied", file, "prove=_prove_amended", emptied, tests),
+        Mutant(law, "assumption weakened", file, gate, open_gate, tests),
+        Mutant(law, "printed for amended", file, "residual=_residual_amended", "residual=_residual_printed", tests),
+    )
+
+
 def main() -> int:
     """Run every mutant, two at a time; 0 where each was caught."""
+    mutants = MUTANTS + tuple(m for name, gate in GATES.items() for m in statement_mutants(name, gate))
     with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(_run, MUTANTS))
+        outcomes = list(pool.map(_run, mutants))
     survivors = 0
-    for mutant, caught in zip(MUTANTS, outcomes, strict=True):
+    for mutant, caught in zip(mutants, outcomes, strict=True):
         survivors += caught is None
-        print(f"{mutant.law:28} {mutant.slip:24} {caught or 'SURVIVED ' + mutant.tests}")
-    print(f"{len(MUTANTS) - survivors} of {len(MUTANTS)} caught")
+        print(f"{mutant.law:36} {mutant.slip:24} {caught or 'SURVIVED ' + mutant.tests}")
+    print(f"{len(mutants) - survivors} of {len(mutants)} caught")
     return int(survivors > 0)
 
 

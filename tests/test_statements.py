@@ -1,5 +1,6 @@
 """The statements: verdicts as recorded, and a machinery that does not pass what it should not."""
 
+import ast
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import pytest
 import sympy
 
 import theory.statements
+from bridge.findings import findings
 from theory.errors import TheoryError
 from theory.statements import STATEMENTS, statement
 from theory.statements.statement import (
@@ -37,6 +39,15 @@ def test_one_file_a_statement_and_one_statement_a_file():
     assert len(in_files) == len(STATEMENTS)
     for name, entry in zip(FILES, in_files, strict=True):
         assert name.startswith(entry.id.replace("-", "_") + "_")
+
+
+def test_no_proof_step_is_true_by_construction():
+    """What confirms a step is computed: no constant stands in its place."""
+    for name in FILES:
+        for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ProofStep":
+                confirmed = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "confirmed")]
+                assert len(confirmed) == 1 and not isinstance(confirmed[0], ast.Constant), ast.unparse(node)
 
 
 def test_ids_and_labels_are_unique():
@@ -207,3 +218,10 @@ def test_assumption_ids_are_their_own():
 def test_a_claim_of_ours_has_one_wording():
     ours = check(replace(toy(), printed=None))
     assert list(ours.wordings) == ["amended"] and ours.agrees and ours.printed is None
+
+
+def test_the_page_of_findings_is_that_of_the_statements():
+    """`make findings` writes it."""
+    page = (FOLDER.parents[1] / "docs" / "findings.md").read_text()
+    assert page == findings([check(entry) for entry in STATEMENTS])
+    assert all(f"`carrier verify {entry.id}`" in page for entry in STATEMENTS)
