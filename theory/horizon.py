@@ -105,8 +105,9 @@ def precision_cap(significand_bits: int, pairs: int = 1) -> float:
 
     By Dirichlet's theorem N lags bring one within 2 pi (N + 1)^(-1/m) of whole turns on every pair,
     so that once N + 1 exceeds the cap its score is below the target's by less than a part 2^-t, one
-    unit roundoff. Whatever the amplitude, the two scores round to one number from the cap at t + 1 on;
-    at the cap itself they do for amplitudes just above a power of 2.
+    unit roundoff. Whatever the amplitude of t bits, the two scores round to one number from the cap at
+    t + 1 on; at the cap itself they do for amplitudes just above a power of 2. (An amplitude of more
+    bits is rounded itself, and can part the two once more.)
     Raises TheoryError for fewer than 1 bit or pair, and where the cap is beyond float64.
     """
     bits, pairs = whole("significand bits", significand_bits, 1), whole("pairs", pairs, 1)
