@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from theory.statements.statement import PRINTED, Result
 Document = dict[str, Any]
 
 
-def verify_document(results: Sequence[Result]) -> Document:
-    """`carrier verify`: one entry for each wording of each statement."""
+def verify_document(results: Sequence[Result], found: Mapping[str, str]) -> Document:
+    """`carrier verify`: one entry for each wording of each statement; `found` is what runs say, by target."""
     return {
         "statements": [
             {
@@ -28,6 +28,7 @@ def verify_document(results: Sequence[Result]) -> Document:
                 "method": finding.method,
                 "seconds": round(finding.seconds, 4),
                 "counterexample": _counterexample(result, wording),
+                "run": finding.target and {"target": finding.target, "found": found[finding.target]},
             }
             for result in results
             for wording, finding in result.wordings.items()

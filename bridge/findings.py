@@ -15,7 +15,8 @@ _INTRODUCTION = """# Findings
 
 What holds of arXiv 2607.18759 and of the three papers beside it, as `carrier verify` computes it: proofs by sympy or by
 ball arithmetic, cases drawn under the assumptions, and a counterexample for each assumption that is dropped. Claims are
-restated, not quoted. This page is written from the statements (`make findings`); each has a file under
+restated, not quoted; of the three papers beside it only the abstracts were at hand, and what their claims are taken to
+be is said with each. This page is written from the statements (`make findings`); each has a file under
 `theory/statements/`.
 """
 _SECTIONS = (

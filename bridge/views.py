@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from bridge.tables import Table, number
 from theory.statements.statement import Result
 
 
-def statements_table(results: Sequence[Result]) -> Table:
-    """One statement a row: the verdict on the printed and on the amended wording."""
+def statements_table(results: Sequence[Result], found: Mapping[str, str]) -> Table:
+    """One statement a row: the verdict on both wordings; `found` is what runs on disk say, by target."""
     rows = tuple(
         (
             result.label,
             "-" if result.printed is None else result.printed.verdict.value,
             result.amended.verdict.value,
-            result.amended.method,
+            "; ".join([result.amended.method, *_runs(result, found)]),
             f"{result.seconds:.2f}",
         )
         for result in results
@@ -34,8 +34,13 @@ def statements_table(results: Sequence[Result]) -> Table:
     )
 
 
+def _runs(result: Result, found: Mapping[str, str]) -> tuple[str, ...]:
+    targets = dict.fromkeys(finding.target for finding in result.wordings.values() if finding.target)
+    return tuple(f"{target}: {found[target]}" for target in targets)
+
+
 def statement_story(result: Result) -> tuple[Table, ...]:
-    """Proof steps and counterexamples of one statement."""
+    """The claims of one statement, its proof steps and counterexamples, where there are any."""
     steps = tuple(
         (wording, step.text, step.method if step.confirmed else "not confirmed")
         for wording, finding in result.wordings.items()
@@ -50,11 +55,13 @@ def statement_story(result: Result) -> tuple[Table, ...]:
         )
         for shown in result.counterexamples
     )
-    claims = tuple(f"{wording} ({finding.verdict}): {finding.claim}" for wording, finding in result.wordings.items())
-    return (
-        Table(f"{result.label}: proof", ("wording", "step", "confirmed by"), steps, claims),
+    claims = tuple((wording, finding.verdict.value, finding.claim) for wording, finding in result.wordings.items())
+    tables = (
+        Table(result.label, ("wording", "verdict", "claim"), claims),
+        Table(f"{result.label}: proof", ("wording", "step", "confirmed by"), steps),
         Table("what breaks without an assumption", ("dropped", "case", "numbers", "claim"), examples),
     )
+    return tuple(table for table in tables if table.rows)
 
 
 def heads_table(checkpoint: Checkpoint, reports: Sequence[HeadReport], notes: tuple[str, ...]) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,12 @@ import torch
 from bridge.account import LENGTHS, Account, account, compare
 from bridge.compare import LIMIT, Comparison, Verdict, against_printed, over_seeds, same_digits
 from bridge.errors import BridgeError
+from bridge.on_disk import found_on_disk
 from bridge.paper import TARGETS, target
 from bridge.paper.target import Preset
 from bridge.prediction import predict
 from bridge.sources.run import head_of_run
+from empirics.store import Store
 from empirics.train import Run
 from theory.dilution import dilution_curve
 from theory.head import Head
@@ -174,3 +178,12 @@ def test_targets_name_statements_that_exist_and_share_their_runs() -> None:
     assert (kinds.count("rope"), kinds.count("ape")) == (18, 8)
     with pytest.raises(BridgeError, match="unknown target 'table-99': give table-1, table-2"):
         target("table-99")
+
+
+def test_what_runs_on_disk_say_of_a_target(paper_store: Store, tmp_path: Path) -> None:
+    """Table 7 is of the one run that the store has; Table 1 of sixteen, of which it has none."""
+    cells = len(target("table-7").printed)
+    assert found_on_disk("table-7", paper_store.root) == f"{cells} of {cells} cells have the verdict on record"
+    assert found_on_disk("table-1", paper_store.root).startswith("not run: 16 of 16 runs are not in")
+    assert found_on_disk("table-7", tmp_path / "nowhere").startswith("not run: 1 of 1")
+    assert found_on_disk("table-8", paper_store.root) == "`carrier reproduce` has no such target yet"

@@ -54,8 +54,16 @@ def test_verify_lists_every_statement_with_both_wordings(torch: bool, tmp_path: 
 def test_verify_tells_the_story_of_one_statement() -> None:
     done = run_carrier("verify", "corollary-2")
     assert done.returncode == 0
-    for part in ("Corollary 2, decay law: proof", "what breaks without an assumption", "printed (refuted)", "sympy"):
+    for part in ("Corollary 2, decay law: proof", "what breaks without an assumption", "refuted", "0.812725", "sympy"):
         assert part in done.stdout
+
+
+def test_verify_says_what_runs_on_disk_show(tmp_path: Path) -> None:
+    told = document(run_carrier("verify", "heads", "linear-control", "--runs", str(tmp_path), "--json"))
+    runs = {(entry["id"], entry["wording"]): entry["run"] for entry in told["statements"]}
+    assert runs["heads", "amended"] is None and runs["heads", "printed"]["target"] == "table-8"
+    absent = run_carrier("verify", "linear-control", "--runs", str(tmp_path), env=without_training_extra(tmp_path))
+    assert absent.returncode == 0 and "needs a run" in absent.stdout
 
 
 def test_inspect_and_predict_a_checkpoint_without_torch(models: Path, tmp_path: Path) -> None:

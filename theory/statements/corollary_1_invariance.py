@@ -5,10 +5,11 @@ With the query at n = L-1 and a key j tokens back, at t = L-1-j,
     l(n, t) = sum_i a_i^T Rot(-j theta_i) b_i,                                   d/dL = 0
     mu_L = phi(-K) - max over -L < delta <= 0, delta != -K, of phi(delta),       mu_{L+1} <= mu_L.
 
-Refuted is one margin mu for every length, as appendix A.3 and Table 7 use it. (The corollary's own
-words are guarded: the selected offset stays "unless a newly available one is higher". A.4 takes the
-minimum over the offsets of L but writes mu, not mu_L.) Amended: mu_L never rises with L. Of P
-frequencies, some s <= N^P turns all of them to within 2 pi/N of whole turns (Dirichlet 1842), so
+Refuted is one margin mu for every length, which section 7 calls length-invariant and appendix A.3
+and Table 7 use. (The corollary's own words are guarded: the selected offset stays unless a newly
+available one is higher. A.4 takes the minimum over the offsets of L but writes mu.) Amended: mu_L
+never rises with L. Of P frequencies, some s <= N^P turns all of them to within 2 pi/N of whole turns
+(Dirichlet 1842), so
 
     mu_L <= (1 - cos(2 pi/N)) sum_i r_i          for L >= K + N^P + 1
 
@@ -16,7 +17,7 @@ where the phases are aligned with the target: mu_L falls to 0, and no schedule p
 far away in practice: with equal energy, d=64 and base 1e4 the highest rival is 1 token from the target, and
 mu_L = .0338 sum r_i, up to L = 3e6 at least.
 
-Source: arXiv 2607.18759, Corollary 1, appendix A.3 and Table 7; monotonicity and limit are ours.
+Source: arXiv 2607.18759, Corollary 1, section 7, appendix A.3 and Table 7; monotonicity and limit are ours.
 """
 
 from __future__ import annotations

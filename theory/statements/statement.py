@@ -138,6 +138,7 @@ class Finding:
     steps: tuple[ProofStep, ...]
     worst_residual: float
     seconds: float
+    target: str | None = None
 
     @property
     def agrees(self) -> bool:
@@ -211,7 +212,8 @@ def _find(
     start = perf_counter()
     if wording.target is not None:
         method = f"decided by `carrier reproduce {wording.target}`"
-        return Finding(wording.claim, Verdict.NEEDS_RUN, wording.recorded, method, (), np.nan, perf_counter() - start)
+        seconds = perf_counter() - start
+        return Finding(wording.claim, Verdict.NEEDS_RUN, wording.recorded, method, (), np.nan, seconds, wording.target)
     steps = wording.prove() if wording.prove is not None else ()
     drawn, worst = _worst(wording, met), _worst(wording, met + refutations)
     if worst > FAR * statement.tolerance:
