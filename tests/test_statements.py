@@ -1,6 +1,7 @@
 """The statements: verdicts as recorded, and a machinery that does not pass what it should not."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -260,3 +261,19 @@ def test_the_page_of_findings_is_that_of_the_statements():
     page = (FOLDER.parents[1] / "docs" / "findings.md").read_text()
     assert page == findings([check(entry) for entry in STATEMENTS])
     assert all(f"`carrier verify {entry.id}`" in page for entry in STATEMENTS)
+
+
+def test_a_new_file_is_a_statement_with_no_other_edit(tmp_path):
+    """In a copy of the package: `verify` decides it and the page of findings has it."""
+    for package in ("theory", "bridge"):
+        shutil.copytree(FOLDER.parents[1] / package, tmp_path / package)
+    source = (FOLDER / "lemma_1_equivariance.py").read_text()
+    added = source.replace('id="lemma-1"', 'id="added"').replace("row=1,", "row=99,").replace("Lemma 1, equi", "Equi")
+    (tmp_path / "theory" / "statements" / "added_claim.py").write_text(added)
+    code = (
+        "from theory.statements import STATEMENTS, statement; from theory.statements.statement import check; "
+        "from bridge.findings import findings; assert STATEMENTS[-1].id == 'added'; "
+        "page = findings([check(statement('added'))]); assert '`carrier verify added`' in page"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

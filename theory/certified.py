@@ -34,8 +34,7 @@ from theory.balls import balls, exact_frequencies, nearest_float, rational
 from theory.errors import TheoryError
 from theory.head import Carrier
 from theory.incommensurability import realigning_period
-from theory.inputs import whole
-from theory.kernel import check_target
+from theory.inputs import check_target, whole
 from theory.schedule import RotarySchedule, as_pairs
 
 _BLOCK = 1 << 10

@@ -31,8 +31,7 @@ from jaxtyping import Bool, Float64, Int
 
 from theory.balls import balls, exact_frequencies
 from theory.errors import TheoryError
-from theory.inputs import whole
-from theory.kernel import check_target
+from theory.inputs import check_target, whole
 from theory.schedule import RotarySchedule
 
 _MOST_BITS = 1 << 14
