@@ -28,7 +28,9 @@ class Table:
         console.print(self.title, style="bold", highlight=False, markup=False)
         drawn = RichTable(header_style="bold")
         for index, column in enumerate(self.columns):
-            drawn.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+            # Prose reads from the left, numbers and words of a column's width line up on the right.
+            prose = index == 0 or any(cell.count(" ") > 3 for cell in (row[index] for row in self.rows))
+            drawn.add_column(column, justify="left" if prose else "right", overflow="fold")
         for row in self.rows:
             drawn.add_row(*(f"[red]{cell}[/red]" if cell in _ALARM else escape(cell) for cell in row))
         console.print(drawn)
