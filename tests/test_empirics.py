@@ -178,3 +178,20 @@ def test_a_length_that_cannot_be_observed_is_refused() -> None:
         observe(rotary, [2], 10, generator)
     with pytest.raises(EmpiricsError, match="length 50 is beyond the 49 learned positions"):
         observe(learned, [50], 10, generator)
+
+
+def test_rows_that_no_training_length_reads_get_exactly_no_gradient() -> None:
+    """Proposition 2 by autograd: zero, not small, below the row of the longest length not; trained, they stay put."""
+    spec = run_spec(encoding=LearnedPositions(), seed=3)
+    model = AttentionHead(spec, torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(4)
+    for length in range(spec.train_lengths[0], spec.train_lengths[1] + 1):
+        tokens = torch.randint(0, spec.vocabulary, (32, length), generator=generator)
+        scores = model(tokens).scores
+        nn.functional.cross_entropy(scores, targets(tokens, spec.offset)).backward()
+    gradient, longest = model.positions.grad, spec.train_lengths[1]
+    assert (gradient[longest:] == 0).all() and (gradient[:longest].abs().sum(dim=1) > 0).all()
+    before = model.positions.detach().clone()
+    torch.optim.Adam(model.parameters(), lr=1e-3).step()
+    assert torch.equal(model.positions[longest:], before[longest:])
+    assert not torch.equal(model.positions[:longest], before[:longest])
