@@ -19,6 +19,7 @@ restated, not quoted; of the three papers beside it only the abstracts were at h
 be is said with each. This page is written from the statements (`make findings`); each has a file under
 `theory/statements/`.
 """
+_ROUNDING = 1e-12
 _SECTIONS = (
     ("Refuted as printed", "The printed wording fails in a case that meets every assumption; the amended one stands."),
     ("Holds as printed", "The amended wording says more, or says the same more exactly."),
@@ -61,7 +62,7 @@ def _story(result: Result) -> str:
     if result.counterexamples:
         lines += ["", "| without | case | numbers |", "|---|---|---|"]
         for shown in result.counterexamples:
-            numbers = "; ".join(f"{name} = {value:.6g}" for name, value in shown.numbers.items())
+            numbers = "; ".join(f"{name} = {_number(value)}" for name, value in shown.numbers.items())
             dropped = "**refutes the printed wording**" if shown.dropped == PRINTED else shown.dropped
             lines.append(f"| {_cell(dropped)} | {_cell(shown.text)} | {_cell(numbers)} |")
     return "\n".join([*lines, "", f"`carrier verify {result.id}`"])
@@ -69,6 +70,11 @@ def _story(result: Result) -> str:
 
 def _decided_by(finding: Finding) -> str:
     return f" ({finding.method})" if finding.verdict is Verdict.NEEDS_RUN else ""
+
+
+def _number(value: float) -> str:
+    """Six digits; what is left of 0 by rounding is 0 on every machine."""
+    return "0" if abs(value) < _ROUNDING else f"{value:.6g}"
 
 
 def _cell(text: str) -> str:

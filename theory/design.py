@@ -218,17 +218,25 @@ def _program(
     lags, columns = margins.shape
     least = max(_LEAST_SHARE * float(np.abs(margins).max()), sys.float_info.min)
     scale = max(least, min(bound, float(margins.max(axis=1).min())))
-    answer = linprog(
-        np.r_[np.zeros(columns), -1.0],
-        A_ub=np.c_[-margins / scale, np.ones(lags)],
-        b_ub=np.zeros(lags),
-        A_eq=np.r_[np.ones(columns), 0.0][None],
-        b_eq=[1.0],
-        bounds=[(0, None)] * columns + [(None, None)],
-        method="highs",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )
-    if answer.x is None:
+    # At such tolerances the solver gives up now and then, on one machine and not on another; the next way then holds.
+    for method, presolve in (("highs", True), ("highs-ds", False), ("highs-ipm", True), ("highs-ipm", False)):
+        answer = linprog(
+            np.r_[np.zeros(columns), -1.0],
+            A_ub=np.c_[-margins / scale, np.ones(lags)],
+            b_ub=np.zeros(lags),
+            A_eq=np.r_[np.ones(columns), 0.0][None],
+            b_eq=[1.0],
+            bounds=[(0, None)] * columns + [(None, None)],
+            method=method,
+            options={
+                "presolve": presolve,
+                "primal_feasibility_tolerance": 1e-10,
+                "dual_feasibility_tolerance": 1e-10,
+            },
+        )
+        if answer.status == 0:
+            break
+    else:
         raise TheoryError(
             f"the linear program over {lags} lags was not solved: {answer.message.rstrip('.')}; give a shorter reach"
         )
