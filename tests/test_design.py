@@ -267,12 +267,29 @@ def test_phases_on_a_schedule_that_comes_back_gain_nothing():
     assert 0 <= best.value <= best.bound < 1e-13
 
 
+def test_where_the_solver_gives_up_another_way_holds(monkeypatch):
+    """As it does with status "unknown" on some processors: the simplex method alone then finds the same value."""
+    asked, solve = [], linprog
+
+    def gives_up_first(*problem, method, **options):
+        asked.append(method)
+        gave_up = OptimizeResult(x=None, status=4, message="unknown")
+        return gave_up if method == "highs" else solve(*problem, method=method, **options)
+
+    expected = best_carrier(SETUP, 47).value
+    monkeypatch.setattr("theory.design.linprog", gives_up_first)
+    assert best_carrier(SETUP, 47).value == pytest.approx(expected, rel=1e-9)
+    assert asked[:2] == ["highs", "highs-ds"]
+
+
 def test_a_program_that_does_not_close_is_named(monkeypatch):
     monkeypatch.setattr("theory.design._ROUNDS", 1)
     assert best_carrier(SETUP, 64).gap <= 1e-9
     with pytest.raises(TheoryError, match=r"lags 0\.\.511 was found to .* in 1 rounds: give a shorter reach"):
         best_carrier(SETUP, 511)
-    monkeypatch.setattr("theory.design.linprog", lambda *_, **__: OptimizeResult(x=None, message="time limit"))
+    monkeypatch.setattr(
+        "theory.design.linprog", lambda *_, **__: OptimizeResult(x=None, status=1, message="time limit")
+    )
     with pytest.raises(TheoryError, match="over 64 lags was not solved: time limit"):
         best_carrier(SETUP, 64)
 
