@@ -80,7 +80,10 @@ def accuracy_law(head: Head, readout: Float64[np.ndarray, "key output"], offset:
     for a in np.flatnonzero(head.query_weights):
         query = _Query(int(a), offset, float(self_logits[a]), logits[a][:, held], held, weights, rows)
         law += head.query_weights[a] * np.stack([query.accuracy(length) for length in each], axis=1)
-    return AccuracyLaw(each, *np.clip(law, 0, 1))
+    # Sums of the same terms in another order: where all three are equal, rounding must not part them.
+    lower, point, upper = np.clip(law, 0, 1)
+    upper = np.maximum(lower, upper)
+    return AccuracyLaw(each, lower, np.clip(point, lower, upper), upper)
 
 
 @dataclass(frozen=True, eq=False)
