@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-install_import_hook(["theory", "empirics", "bridge"], "shapes.checked")
+jaxtyping.install_import_hook(["theory", "empirics", "bridge"], "shapes.checked")
 
 import pytest  # noqa: E402
 
@@ -104,3 +104,9 @@ def learned_spec() -> RunSpec:
 def tiny_spec(**fields: object) -> RunSpec:
     """A run of twenty small steps."""
     return run_spec(**(TINY | fields))
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a person calls it: the shape checks of this suite do not stand before the theory's own errors."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -4,7 +4,6 @@ import math
 from fractions import Fraction
 from unittest.mock import patch
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -154,12 +153,6 @@ def test_a_sum_of_exact_frequencies_needs_no_monomial():
     nothing = sympy.Add(sympy.sqrt(2), sympy.sqrt(3), -sympy.sqrt(5 + 2 * sympy.sqrt(6)), evaluate=False)
     with pytest.raises(TheoryError, match=r"not told from 0 at .* bits: simplify it"):
         kernel_enclosure(np.ones(1), RotarySchedule.from_exact([nothing]), 1)
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """As users run it: the shape checks of the tests would stop a wrong type first."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -1,6 +1,5 @@
 """The best carrier: value, certificate, constraint generation, and the distance of given carriers from it."""
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -319,8 +318,6 @@ def test_a_program_that_does_not_close_is_named(monkeypatch):
         ),
     ],
 )
-def test_bad_inputs_are_named(question, text, monkeypatch):
-    # As a person calls them, without the checks of types that the tests put on.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_bad_inputs_are_named(question, text, unchecked):
     with pytest.raises(TheoryError, match=text):
         question()

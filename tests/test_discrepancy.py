@@ -4,7 +4,6 @@ import itertools
 import math
 import tracemalloc
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -315,8 +314,6 @@ ROW, SWAP = np.array([0.5, 0.3, 0.2]), np.array([[0, 1]])
         (lambda: dirichlet_bound(5, 0), "pairs must be 1 or more, got 0"),
     ],
 )
-def test_bad_input_is_named(question, text: str, monkeypatch) -> None:
-    # As a person calls them, without the checks of types that the tests put on.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_bad_input_is_named(question, text: str, unchecked) -> None:
     with pytest.raises(TheoryError, match=text):
         question()

@@ -3,7 +3,6 @@
 import math
 
 import flint
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -224,8 +223,6 @@ def test_precision_of_balls_is_restored() -> None:
         (lambda: NormLaw(1.0, 1.0).scatter(2.5), "rows must be a whole number, got 2.5"),
     ],
 )
-def test_bad_input_is_named(question, text: str, monkeypatch) -> None:
-    # As a person calls them, without the checks of types that the tests put on.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_bad_input_is_named(question, text: str, unchecked) -> None:
     with pytest.raises(TheoryError, match=text):
         question()

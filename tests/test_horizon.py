@@ -3,7 +3,6 @@
 import math
 
 import flint
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -314,8 +313,6 @@ def test_precision_of_balls_is_restored() -> None:
         (lambda: least_modular_amplitude(10**200, FP16), "amplitude for this modulus is more than float64 holds"),
     ],
 )
-def test_bad_input_is_named(question, text: str, monkeypatch) -> None:
-    # As a person calls them, without the checks of types that the tests put on.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_bad_input_is_named(question, text: str, unchecked) -> None:
     with pytest.raises(TheoryError, match=text):
         question()

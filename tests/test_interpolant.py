@@ -1,7 +1,6 @@
 """The least-norm linear score: float64, exact, regularised, and of least group norm, each by a second route."""
 
 import flint
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -368,8 +367,6 @@ def test_a_singular_gram_matrix_is_said_to_be_one(exact, length):
         ),
     ],
 )
-def test_bad_inputs_are_named(question, text, monkeypatch):
-    # As users run it: the shape checks of the tests would stop a wrong type first.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_bad_inputs_are_named(question, text, unchecked):
     with pytest.raises(TheoryError, match=text):
         question()

@@ -4,7 +4,6 @@ import math
 import tracemalloc
 from dataclasses import replace
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -599,8 +598,6 @@ def test_the_count_of_bins_is_strict():
         (lambda c, m: collision_length(np.ones(2), 0.0), "above 0, got 0.0"),
     ],
 )
-def test_what_does_not_fit_is_named(call, text, monkeypatch):
-    # As a person calls them, without the checks of types that the tests put on.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_what_does_not_fit_is_named(call, text, unchecked):
     with pytest.raises(TheoryError, match=text):
         call(aligned(4, 100), np.array([5]))

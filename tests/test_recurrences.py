@@ -4,7 +4,6 @@ from fractions import Fraction
 from itertools import pairwise, takewhile
 from unittest.mock import patch
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -306,8 +305,6 @@ def test_periodic_schedule_comes_back_to_one():
         (lambda: lattice_recurrences(np.ones(1), UNIT, 10**6, first=10**6), "no short vector .* widen the range"),
     ],
 )
-def test_recurrences_name_what_does_not_fit(question, text, monkeypatch):
-    # As users run it: the shape checks of the tests would stop a wrong type first.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_recurrences_name_what_does_not_fit(question, text, unchecked):
     with pytest.raises(TheoryError, match=text):
         question()

@@ -8,7 +8,6 @@ import dataclasses
 import math
 from fractions import Fraction
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -641,14 +640,6 @@ def test_widths_keys_and_types_that_do_not_fit_say_what_was_given_what_is_expect
         call()
     for part in (got, expected, remedy):
         raised.match(part)
-
-
-@pytest.fixture
-def unchecked():
-    """As a person calls it: no checker of types stands before the theory's own errors."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

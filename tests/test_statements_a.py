@@ -28,7 +28,7 @@ def shear(angle):
 
 @pytest.mark.parametrize("module", [corollary_1_invariance, proposition_1_necessity, residual_variance_by_lag])
 def test_a_block_that_does_not_rotate_proves_nothing(module, monkeypatch, fresh):
-    monkeypatch.setattr(module, "_rot", shear)
+    monkeypatch.setattr(module, "rot", shear)
     finding = check(module.STATEMENT).amended
     assert finding.verdict is Verdict.NOT_DECIDED
     assert not all(step.confirmed for step in finding.steps)

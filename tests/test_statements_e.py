@@ -36,12 +36,12 @@ def confirmed(id: str) -> list[bool]:
 @pytest.mark.parametrize(
     ("id", "owner", "name", "wrong", "broken"),
     [
-        ("position-inversion", None, "_rot", reflection, [0, 1]),
+        ("position-inversion", None, "rot", reflection, [0, 1]),
         ("inversion-limit", sympy, "sign", sympy.Abs, [0]),
         ("inversion-limit", sympy, "is_decreasing", sympy.is_increasing, [5]),
-        ("token-inversion", None, "_rot", reflection, [0]),
+        ("token-inversion", None, "rot", reflection, [0]),
         ("token-inversion", sympy, "acos", sympy.asin, [5]),
-        ("aliasing", None, "_rot", reflection, [0]),
+        ("aliasing", None, "rot", reflection, [0]),
         ("aliasing", sympy, "floor", sympy.ceiling, [5]),
         ("middle-range", sympy, "EulerGamma", sympy.Rational(1, 2), [1]),
         ("middle-range", sympy, "Ci", sympy.Si, [0, 1, 3]),

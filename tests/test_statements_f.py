@@ -60,8 +60,8 @@ def test_swap_scores_of_uniform_and_mixed_heads():
 
 def test_positional_proof_needs_the_rotation(monkeypatch):
     assert not unconfirmed(positional)
-    right = positional._rot
-    monkeypatch.setattr(positional, "_rot", lambda angle: right(angle) * 2)
+    right = positional.rot
+    monkeypatch.setattr(positional, "rot", lambda angle: right(angle) * 2)
     assert len(unconfirmed(positional)) == 1
 
 

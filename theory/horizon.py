@@ -18,12 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from flint import arb, ctx
 from jaxtyping import Float64
 
+from theory.balls import nearest_float
 from theory.certified import CosineSum
 from theory.errors import TheoryError
 from theory.inputs import check_amplitudes, whole
@@ -152,7 +152,7 @@ def _screened(scores: CosineSum, gap: float, reach: int) -> Iterator[int]:
     A scanned score is off by `rounding` at most and the sum A of the P amplitudes by P 2^-53 A, which is less;
     a third covers the two subtractions, of numbers up to A + gap, together with 2^-50 of the gap.
     """
-    total = sum(float(Fraction(int(r.p), int(r.q))) for r, _ in scores.coefficients)
+    total = sum(nearest_float(r) for r, _ in scores.coefficients)
     lowest = total - gap - 3 * scores.rounding - 2.0**-50 * gap
     for start, values in scores.scan(1, reach):
         yield from (start + place for place in np.flatnonzero(values >= lowest).tolist())

@@ -43,6 +43,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -110,7 +111,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     m1, m, theta, a0, a1, z0, z1, x, y = sympy.symbols("m1 m theta a0 a1 z0 z1 x y", real=True)
     s, sigma, eps, r, ratio = sympy.symbols("s sigma epsilon r X", positive=True)
     query, key = sympy.Matrix([a0, a1]), s * sympy.Matrix([z0, z1])
-    block = (query.T * (_rot(-m1 * theta) - _rot(-(m1 + m) * theta)) * key)[0]
+    block = (query.T * (rot(-m1 * theta) - rot(-(m1 + m) * theta)) * key)[0]
     squared = 2 * (a0**2 + a1**2) * s**2
     spread = sum(block.diff(z) ** 2 for z in (z0, z1))
     density = sympy.exp(-(x**2) / (2 * sigma**2)) / (sigma * sympy.sqrt(2 * sympy.pi))
@@ -156,10 +157,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
             two == 2 * r and (sympy.floor(2 * r / two) + 2) == 3,
         ),
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _draw(rng: np.random.Generator) -> ScoredPlaces:

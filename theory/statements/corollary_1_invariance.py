@@ -44,6 +44,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -165,11 +166,7 @@ def _summand(n: sympy.Expr, t: sympy.Expr, i: sympy.Symbol) -> sympy.Expr:
     """Block i of the score of a query at n and a key at t, each turned by its own position."""
     a, b, theta = sympy.IndexedBase("a"), sympy.IndexedBase("b"), sympy.IndexedBase("theta", real=True)[i]
     query, key = sympy.Matrix([a[2 * i], a[2 * i + 1]]), sympy.Matrix([b[2 * i], b[2 * i + 1]])
-    return ((_rot(n * theta) * query).T * _rot(t * theta) * key)[0]
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
+    return ((rot(n * theta) * query).T * rot(t * theta) * key)[0]
 
 
 def _aligned(schedule: RotarySchedule, key: Float64[np.ndarray, "dim"], offset: int, boxes: int) -> LengthenedHead:

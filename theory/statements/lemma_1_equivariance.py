@@ -21,7 +21,16 @@ import sympy
 from jaxtyping import Float64, Int
 
 from theory.schedule import RotarySchedule, as_pairs
-from theory.statements.statement import Assumption, Counterexample, ProofStep, Statement, Verdict, Wording, vanishes
+from theory.statements.statement import (
+    Assumption,
+    Counterexample,
+    ProofStep,
+    Statement,
+    Verdict,
+    Wording,
+    rot,
+    vanishes,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +65,7 @@ def _residual(case: PositionedLogit) -> float:
 @cache
 def _prove_printed() -> tuple[ProofStep, ...]:
     n, t, theta, delta = sympy.symbols("n t theta delta", real=True)
-    block = _rot(n * theta).T * _rot(t * theta) - _rot((t - n) * theta)
+    block = rot(n * theta).T * rot(t * theta) - rot((t - n) * theta)
     absolute, relative, i, h = _summands(n, n + delta)
     total = sympy.Sum(absolute, (i, 0, h - 1))
     return (
@@ -94,10 +103,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     )
 
 
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
-
-
 def _summands(
     n: sympy.Expr,
     t: sympy.Expr,
@@ -109,8 +114,8 @@ def _summands(
     query, key, theta = sympy.IndexedBase("a"), sympy.IndexedBase("b"), sympy.IndexedBase("theta", real=True)[i]
     a = sympy.Matrix([query[2 * i], query[2 * i + 1]])
     b = sympy.diag(*key_gain) * sympy.Matrix([key[2 * i], key[2 * i + 1]])
-    absolute = (_rot(n * theta) * a).T * sympy.diag(*gain_after) * (_rot(t * theta) * b)
-    relative = a.T * _rot(sympy.expand(t - n) * theta) * b
+    absolute = (rot(n * theta) * a).T * sympy.diag(*gain_after) * (rot(t * theta) * b)
+    relative = a.T * rot(sympy.expand(t - n) * theta) * b
     return absolute[0], relative[0], i, h
 
 

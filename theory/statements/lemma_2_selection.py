@@ -27,7 +27,16 @@ from theory.head import Head
 from theory.incommensurability import realigning_period
 from theory.kernel import kernel
 from theory.schedule import RotarySchedule, as_lanes, as_pairs
-from theory.statements.statement import Assumption, Counterexample, ProofStep, Statement, Verdict, Wording, vanishes
+from theory.statements.statement import (
+    Assumption,
+    Counterexample,
+    ProofStep,
+    Statement,
+    Verdict,
+    Wording,
+    rot,
+    vanishes,
+)
 
 _FAR_LAGS = 512
 
@@ -97,7 +106,7 @@ def _prove_printed() -> tuple[ProofStep, ...]:
     i, h = sympy.Symbol("i", integer=True), sympy.Symbol("h", integer=True, positive=True)
     theta, u = sympy.IndexedBase("theta", real=True)[i], sympy.IndexedBase("u", real=True)
     pair = sympy.Matrix([u[2 * i], u[2 * i + 1]])
-    block = ((_rot(-target * theta) * pair).T * _rot(delta * theta) * pair)[0]
+    block = ((rot(-target * theta) * pair).T * rot(delta * theta) * pair)[0]
     share, partial = sympy.Symbol("p", nonnegative=True), sympy.Symbol("partial", nonnegative=True)
     defect = 2 * share * sympy.sin(s * theta / 2) ** 2
     shares, over_blocks = sympy.IndexedBase("p"), (i, 0, h - 1)
@@ -163,10 +172,6 @@ def _expectation_step() -> ProofStep:
         "E[a^T M b] = E[a]^T M E[b] for independent tokens, any number m of them",
         over_both == entry * query_mean * key_mean,
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _same_set(found: sympy.Set, expected: sympy.Set) -> bool:

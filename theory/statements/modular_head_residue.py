@@ -26,7 +26,16 @@ from jaxtyping import Bool, Float64, Int
 from theory.horizon import BF16, FP16, FP32, FloatFormat, least_modular_amplitude
 from theory.schedule import RotarySchedule
 from theory.statements.positional_discrepancy_dirichlet import first_multiple_step
-from theory.statements.statement import Assumption, Counterexample, ProofStep, Statement, Verdict, Wording, vanishes
+from theory.statements.statement import (
+    Assumption,
+    Counterexample,
+    ProofStep,
+    Statement,
+    Verdict,
+    Wording,
+    rot,
+    vanishes,
+)
 
 # The smallest number above 0 that a format holds.
 _SMALLEST = {"fp16": 2.0**-24, "bf16": 2.0**-133, "fp32": 2.0**-149}
@@ -116,7 +125,7 @@ def _prove_printed() -> tuple[ProofStep, ...]:
     amplitude, gap, drop, more = sympy.symbols("C f drop more", positive=True)
     x = sympy.Symbol("x", real=True)
     turn = 2 * sympy.pi * a / m
-    score = ((_rot(turn * i) * sympy.Matrix([1, 0])).T * _rot(turn * r) * sympy.Matrix([amplitude, 0]))[0]
+    score = ((rot(turn * i) * sympy.Matrix([1, 0])).T * rot(turn * r) * sympy.Matrix([amplitude, 0]))[0]
     over = amplitude * drop - gap
     exponents, fractions = sympy.symbols("k p", integer=True, positive=True)
     lost = (2 ** (exponents - 1) - 1 + fractions) * sympy.log(2)
@@ -179,10 +188,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
             ),
         ),
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _draw(rng: np.random.Generator) -> ModularHead:

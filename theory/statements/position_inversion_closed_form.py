@@ -37,6 +37,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -110,7 +111,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     theta, a0, a1, z0, z1, f0, f1 = sympy.symbols("theta a0 a1 z0 z1 f0 f1", real=True)
     s, sigma, energy, gap_between = sympy.symbols("s sigma N eta", positive=True)
     a, z = sympy.Matrix([a0, a1]), sympy.Matrix([z0, z1])
-    block = (a.T * (_rot(-m1 * theta) - _rot(-m2 * theta)) * (c * a + s * z))[0]
+    block = (a.T * (rot(-m1 * theta) - rot(-m2 * theta)) * (c * a + s * z))[0]
     size, still = a0**2 + a1**2, {z0: 0, z1: 0}
     slopes = [block.diff(lane) for lane in (z0, z1)]
     i, h = sympy.Symbol("i", integer=True), sympy.Symbol("h", integer=True, positive=True)
@@ -161,10 +162,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
             vanishes(odd.subs({z0: -z0, z1: -z1}, simultaneous=True) + odd) and not vanishes(odd),
         ),
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _draw(rng: np.random.Generator) -> MovedKey:

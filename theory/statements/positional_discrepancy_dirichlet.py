@@ -37,6 +37,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -117,7 +118,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     a, t, s, x, y, lead, rival = sympy.symbols("a t s x y lead rival", real=True)
     r, theta = sympy.IndexedBase("r", positive=True), sympy.IndexedBase("theta", real=True)
     u = sympy.Matrix([sympy.IndexedBase("u", real=True)[2 * i + lane] for lane in (0, 1)])
-    score = ((_rot(a * theta[i]) * u).T * _rot(t * theta[i]) * u)[0]
+    score = ((rot(a * theta[i]) * u).T * rot(t * theta[i]) * u)[0]
     over_pairs = (i, 1, pairs)
     turned = sympy.Sum(r[i] * sympy.cos(s * theta[i]), over_pairs)
     gaps = sympy.Sum(r[i] * (1 - sympy.cos(s * theta[i])), over_pairs)
@@ -165,10 +166,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
             gap.subs(y, 1 / turns).subs(pairs, 1) == 1 - sympy.cos(2 * sympy.pi / (lags + 1)),
         ),
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _reader(schedule: RotarySchedule, amplitudes: Float64[np.ndarray, "pair"], length: int) -> PlaceReader:

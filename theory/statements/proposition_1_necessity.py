@@ -45,6 +45,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -111,7 +112,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     i, h = sympy.Symbol("i", integer=True), sympy.Symbol("h", integer=True, positive=True)
     r, psi, share = sympy.IndexedBase("r"), sympy.IndexedBase("psi"), sympy.Symbol("r", positive=True)
     a, b = (size * sympy.Matrix([sympy.cos(t), sympy.sin(t)]) for size, t in ((size_a, alpha), (size_b, beta)))
-    block = (a.T * _rot(delta * theta) * b)[0]
+    block = (a.T * rot(delta * theta) * b)[0]
     cosine, over_blocks = r[i] * sympy.cos(x - psi[i]), (i, 0, h - 1)
     sums = sympy.Sum(r[i], over_blocks) - sympy.Sum(cosine, over_blocks)
     turns = sympy.ImageSet(sympy.Lambda(x, 2 * sympy.pi * x), sympy.S.Integers)
@@ -193,10 +194,6 @@ def _ball(number: sympy.Expr) -> arb:
     if number.is_Mul:
         return math.prod(map(_ball, number.args), start=arb(1))
     return {sympy.sin: arb.sin, sympy.asin: arb.asin}[number.func](_ball(number.args[0]))
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _head(

@@ -38,6 +38,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -120,7 +121,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     s, rho, sigma, g = sympy.symbols("s rho sigma g", real=True)
     theta, lane, p = sympy.IndexedBase("theta", real=True), sympy.IndexedBase("u", real=True), sympy.IndexedBase("p")
     pair = sympy.Matrix([lane[2 * i], lane[2 * i + 1]])
-    turned, share = _rot(-s * theta[i]) * pair, (pair.T * pair)[0]
+    turned, share = rot(-s * theta[i]) * pair, (pair.T * pair)[0]
     terms = p[i] * sympy.cos(s * theta[i]), p[i]
     product, square = (sympy.Sum(c * t, (i, 0, h - 1)) for c, t in zip((rho, rho**2), terms, strict=True))
     g_sum, shares = (sympy.Sum(t, (i, 0, h - 1)) for t in terms)
@@ -189,10 +190,6 @@ def _centring_step() -> ProofStep:
         "the m residuals z_j - M obey sum w_j (z_j - M) = 0: they span m-1 directions at most, and so does X^T W X",
         left.subs({weights: 1, mean: total}) == 0,
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _simplex(tokens: int, directions: Float64[np.ndarray, "dim rank"]) -> Float64[np.ndarray, "token dim"]:

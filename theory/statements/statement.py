@@ -201,6 +201,11 @@ def vanishes(expression: sympy.Expr) -> bool:
     return exponentials.expand() == 0 or sympy.fraction(sympy.together(exponentials))[0].expand() == 0
 
 
+def rot(angle: sympy.Expr) -> sympy.Matrix:
+    """Rot(angle), the block of one rotary pair."""
+    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
+
+
 def _find(
     statement: Statement[Case],
     wording: Wording[Case],

@@ -34,6 +34,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -93,7 +94,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     a, t, s, x = sympy.symbols("a t s x", real=True)
     theta, r = sympy.IndexedBase("theta", real=True), sympy.IndexedBase("r", positive=True)
     u = sympy.Matrix([sympy.IndexedBase("u", real=True)[2 * i + lane] for lane in (0, 1)])
-    score = ((_rot(a * theta[i]) * u).T * _rot(t * theta[i]) * u)[0]
+    score = ((rot(a * theta[i]) * u).T * rot(t * theta[i]) * u)[0]
     over_pairs, rival = (i, 1, pairs), sympy.Symbol("rival", real=True)
     still = sympy.Sum(r[i], over_pairs) - rival
     turned = sympy.Sum(r[i] * sympy.cos(s * theta[i]), over_pairs) - rival
@@ -142,10 +143,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
 
 def _is_flat_at_0(function: sympy.Expr, x: sympy.Symbol) -> bool:
     return function.subs(x, 0) == 0 and function.diff(x).subs(x, 0) == 0
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _reader(

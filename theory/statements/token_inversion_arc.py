@@ -39,6 +39,7 @@ from theory.statements.statement import (
     Statement,
     Verdict,
     Wording,
+    rot,
     vanishes,
 )
 
@@ -114,7 +115,7 @@ def _prove_amended() -> tuple[ProofStep, ...]:
     r, z0, z1 = sympy.symbols("r z0 z1", real=True)
     s, radius, t = sympy.symbols("s R t", positive=True)
     query, key = sympy.Matrix([a0, a1]), sympy.Matrix([z0, z1])
-    here, there = (query.T * key)[0], (query.T * _rot(-m * theta) * key)[0]
+    here, there = (query.T * key)[0], (query.T * rot(-m * theta) * key)[0]
     covariance = sum(2 * s**2 * here.diff(z) * there.diff(z) for z in (z0, z1))
     i, h = sympy.Symbol("i", integer=True), sympy.Symbol("h", integer=True, positive=True)
     energy, frequency = sympy.IndexedBase("e"), sympy.IndexedBase("theta", real=True)[i]
@@ -159,10 +160,6 @@ def _prove_amended() -> tuple[ProofStep, ...]:
             and both.subs(r, 0) == sympy.pi,
         ),
     )
-
-
-def _rot(angle: sympy.Expr) -> sympy.Matrix:
-    return sympy.Matrix([[sympy.cos(angle), -sympy.sin(angle)], [sympy.sin(angle), sympy.cos(angle)]])
 
 
 def _draw(rng: np.random.Generator) -> TwoKeys:
