@@ -13,11 +13,16 @@ import jaxtyping
 jaxtyping.install_import_hook(["theory", "empirics", "bridge"], "shapes.checked")
 
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 from empirics.spec import LearnedPositions, RunSpec, run_spec  # noqa: E402
 from empirics.store import Store  # noqa: E402
 from empirics.sweep import sweep  # noqa: E402
 from empirics.train import Run  # noqa: E402
+
+# The same cases on every machine and at every call; HYPOTHESIS_PROFILE=default draws fresh ones.
+settings.register_profile("same", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = {"steps": 20, "batch": 16, "evaluation_sequences": 32}
