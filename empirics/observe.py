@@ -8,6 +8,7 @@ Source: arXiv 2607.18759, section 5, metrics (i) and (ii).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
-from empirics.spec import LearnedPositions
-from empirics.tasks import draw_tokens, targets
+from empirics.spec import LearnedPositions, RandomizedPositions, RunSpec
+from empirics.tasks import Batch, draw_batch, targets
 
 # Chunks that stay in the cache are twice as fast as large ones.
 _CHUNK_TOKENS = 1 << 13
@@ -25,8 +26,9 @@ _MOST_TOKENS = 1 << 28
 
 
 class Observation(BaseModel):
-    """One length. `attention[j]` is the mean attention on the key j tokens back, `attention_error`
-    its standard error over the sequences; `offset` is the target K in tokens back."""
+    """One length. `attention[j]` is the mean attention on the key j tokens back, over sequences and heads,
+    `attention_error` its standard error over the sequences; `by_head` and `error_by_head` are the same of each
+    head alone. `offset` is the target K in tokens back. Linear attention has signs, and is no share."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,6 +38,8 @@ class Observation(BaseModel):
     accuracy: float
     attention: tuple[float, ...]
     attention_error: tuple[float, ...]
+    by_head: tuple[tuple[float, ...], ...]
+    error_by_head: tuple[tuple[float, ...], ...]
 
     @property
     def accuracy_error(self) -> float:
@@ -52,47 +56,99 @@ class Observation(BaseModel):
         """Mean attention at `selected_offset`."""
         return self.attention[-self.selected_offset]
 
+    @property
+    def peak_error(self) -> float:
+        """Standard error of `peak`."""
+        return self.attention_error[-self.selected_offset]
+
+    @property
+    def selected_by_head(self) -> tuple[int, ...]:
+        """delta <= 0 of the highest mean attention of each head."""
+        return tuple(-int(np.argmax(attention)) for attention in self.by_head)
+
+
+class Sums(NamedTuple):
+    """Sums over sequences: right answers, attention by head, its squares, and those of its mean over heads."""
+
+    correct: int
+    attention: Float64[np.ndarray, "head offset"]
+    squares: Float64[np.ndarray, "head offset"]
+    mean_squares: Float64[np.ndarray, "offset"]
+
+    @classmethod
+    def zero(cls, heads: int, length: int) -> Sums:
+        return cls(0, np.zeros((heads, length)), np.zeros((heads, length)), np.zeros(length))
+
+    def plus(self, other: Sums) -> Sums:
+        return Sums(
+            self.correct + other.correct,
+            self.attention + other.attention,
+            self.squares + other.squares,
+            self.mean_squares + other.mean_squares,
+        )
+
 
 def observe(
     model: AttentionHead, lengths: Sequence[int], sequences: int, generator: torch.Generator
 ) -> tuple[Observation, ...]:
     """Observe a model at each length in the listed order, on fresh sequences from one generator.
 
-    Raises EmpiricsError where a length does not hold the target or has no learned position.
+    Raises EmpiricsError as `check_lengths`.
     """
-    spec = model.spec
+    check_lengths(model.spec, lengths, sequences)
+    return tuple(_observe_length(model, draw_batch(model.spec, sequences, length, generator)) for length in lengths)
+
+
+def check_lengths(spec: RunSpec, lengths: Sequence[int], sequences: int) -> None:
+    """Raise EmpiricsError where a length does not hold the target or has no learned position."""
     if not lengths or sequences < 2 or max(lengths) * sequences > _MOST_TOKENS:
         raise EmpiricsError(
             f"{sequences} sequences of lengths {list(lengths)} cannot be observed: give 2 sequences or more, "
             f"and {_MOST_TOKENS} tokens or fewer a length"
         )
     for length in lengths:
-        if length <= spec.offset:
-            raise EmpiricsError(f"length {length} holds no token K = {spec.offset} back: give a longer one")
-        if isinstance(spec.encoding, LearnedPositions) and length > spec.encoding.rows:
+        if length <= max(spec.offsets):
+            raise EmpiricsError(f"length {length} holds no token K = {max(spec.offsets)} back: give a longer one")
+        if isinstance(spec.encoding, LearnedPositions | RandomizedPositions) and length > spec.encoding.rows:
             raise EmpiricsError(f"length {length} is beyond the {spec.encoding.rows} learned positions of this run")
-    return tuple(_observe_length(model, length, sequences, generator) for length in lengths)
 
 
 @torch.no_grad()
-def _observe_length(model: AttentionHead, length: int, sequences: int, generator: torch.Generator) -> Observation:
-    tokens = draw_tokens(model.spec, sequences, length, generator)
-    correct = 0
-    total: Float64[np.ndarray, "offset"] = np.zeros(length)
-    squares: Float64[np.ndarray, "offset"] = np.zeros(length)
-    for chunk in tokens.split(max(1, _CHUNK_TOKENS // length)):
-        output = model(chunk)
-        correct += int((output.scores.argmax(dim=-1) == targets(chunk, model.spec.offset)).sum())
-        attention = output.attention.flip(-1).double().numpy()
-        total += attention.sum(axis=0)
-        squares += np.square(attention).sum(axis=0)
-    mean = total / sequences
-    variance = np.maximum(squares / sequences - mean**2, 0) * sequences / max(sequences - 1, 1)
+def _observe_length(model: AttentionHead, batch: Batch) -> Observation:
+    spec, device = model.spec, model.embedding.device
+    sequences, length = batch.tokens.shape
+    sums = Sums.zero(spec.heads, length)
+    for tokens in batch.tokens.split(max(1, _CHUNK_TOKENS // length)):
+        output = model(tokens.to(device), batch.positions.to(device))
+        attention = output.attention.flip(-1).double().cpu().numpy()
+        found = Sums(
+            correct=int((output.scores.argmax(dim=-1).cpu() == targets(spec, tokens)).sum()),
+            attention=attention.sum(axis=0),
+            squares=np.square(attention).sum(axis=0),
+            mean_squares=np.square(attention.mean(axis=1)).sum(axis=0),
+        )
+        sums = sums.plus(found)
+    return summary(spec, sequences, sums)
+
+
+def summary(spec: RunSpec, sequences: int, sums: Sums) -> Observation:
+    """The observation of so many sequences from their sums."""
+    by_head, mean = sums.attention / sequences, sums.attention.mean(axis=0) / sequences
     return Observation(
-        length=length,
+        length=len(mean),
         sequences=sequences,
-        offset=model.spec.offset,
-        accuracy=correct / sequences,
+        offset=spec.offset,
+        accuracy=sums.correct / sequences,
         attention=tuple(mean.tolist()),
-        attention_error=tuple(np.sqrt(variance / sequences).tolist()),
+        attention_error=tuple(_error(mean, sums.mean_squares, sequences).tolist()),
+        by_head=tuple(map(tuple, by_head.tolist())),
+        error_by_head=tuple(map(tuple, _error(by_head, sums.squares, sequences).tolist())),
     )
+
+
+def _error(
+    mean: Float64[np.ndarray, "*head offset"], squares: Float64[np.ndarray, "*head offset"], sequences: int
+) -> Float64[np.ndarray, "*head offset"]:
+    """Standard error of a mean over sequences, of whose terms the squares add up to `squares`."""
+    variance = np.maximum(squares / sequences - mean**2, 0) * sequences / max(sequences - 1, 1)
+    return np.sqrt(variance / sequences)

@@ -1,4 +1,4 @@
-"""RunSpec: everything that changes the weights of a run, and nothing else.
+"""RunSpec and TransformerSpec: everything that changes the weights of a run, and nothing else.
 
 The identifier of a run is a readable prefix and the hash of its spec, so that two runs with
 one identifier have one set of weights. Device, threads and logging are not part of it.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from empirics.errors import EmpiricsError
 
@@ -23,74 +23,207 @@ class _Strict(BaseModel):
 
 
 class Rotary(_Strict):
-    """Rotary positions: pair i turns by base^(-2i/width) rad a token."""
+    """Rotary positions: pair i turns by base^(-2i/width) rad a token, with the width of a head."""
 
     kind: Literal["rope"] = "rope"
     base: float = Field(default=10_000.0, gt=0)
 
 
 class LearnedPositions(_Strict):
-    """One learned vector a position, added to the token embedding; `rows` of them."""
+    """One learned vector a position, added to the token embedding; `rows` of them.
+
+    `decay` is a coupled L2 penalty, added to the gradient before Adam scales it, on this table alone.
+    """
 
     kind: Literal["ape"] = "ape"
     rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1)
+    decay: float = Field(default=0.0, ge=0)
 
 
-Encoding = Annotated[Rotary | LearnedPositions, Field(discriminator="kind")]
+class RandomizedPositions(_Strict):
+    """Learned vectors of which a batch of length L takes L random rows in rising order (Ruoss et al., 2023)."""
+
+    kind: Literal["randomized"] = "randomized"
+    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1)
 
 
-class RunSpec(_Strict):
-    """One training run of the one-layer, one-head model on the fixed-offset task.
+class Sinusoidal(_Strict):
+    """Fixed vectors of sines and cosines, added to the token embedding (Vaswani et al., 2017)."""
+
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    base: float = Field(default=10_000.0, gt=0)
+
+
+class LinearBias(_Strict):
+    """ALiBi: the logit of a key falls by `slope` nats a token (Press et al., 2022)."""
+
+    kind: Literal["alibi"] = "alibi"
+    slope: float = Field(default=0.5, ge=0)
+
+
+class BucketBias(_Strict):
+    """T5's kind of bias: one learned scalar a distance, begun at 0; distances from `buckets` - 1 on share the last."""
+
+    kind: Literal["t5"] = "t5"
+    buckets: int = Field(default=32, ge=1)
+
+
+class NoPositions(_Strict):
+    """No positions at all: the logit knows the two tokens and nothing else."""
+
+    kind: Literal["none"] = "none"
+
+
+Encoding = Annotated[
+    Rotary | LearnedPositions | RandomizedPositions | Sinusoidal | LinearBias | BucketBias | NoPositions,
+    Field(discriminator="kind"),
+]
+
+
+class _TrainingSpec(_Strict):
+    """What runs of both models share.
 
     `offset` is the target K in tokens back; lengths are in tokens, both ends included.
     The evaluation belongs to the spec since it draws from the generator of the run.
     """
 
-    encoding: Encoding = Rotary()
     offset: int = Field(default=2, ge=0)
     width: int = Field(default=64, ge=2, le=8192)
+    heads: int = Field(default=1, ge=1)
     vocabulary: int = Field(default=20, ge=2, le=100_000)
     train_lengths: tuple[int, int] = (8, 16)
     batch: int = Field(default=256, ge=1, le=1_000_000)
-    steps: int = Field(default=4000, ge=1, le=10_000_000)
+    steps: int = Field(default=4000, ge=0, le=10_000_000)
     learning_rate: float = Field(default=1e-3, gt=0, le=1e30)
     seed: int = Field(default=0, ge=0, lt=2**63)
     evaluation_lengths: tuple[int, ...] = EVALUATION_LENGTHS
     evaluation_sequences: int = Field(default=4096, ge=2, le=10_000_000)
 
-    @model_validator(mode="after")
-    def _fits(self) -> RunSpec:
+    @property
+    def head_width(self) -> int:
+        """Lanes of one head."""
+        return self.width // self.heads
+
+    @property
+    def longest(self) -> int:
+        """The longest length that is trained or evaluated."""
+        return max(self.train_lengths[1], *self.evaluation_lengths)
+
+    @property
+    def id(self) -> str:
+        """Folder name of the run: readable prefix and the first 12 hex digits of the spec's sha256."""
+        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+        return f"{self._name}-k{self.offset}-d{self.width}-seed{self.seed}-{digest}"
+
+    @property
+    def _name(self) -> str:
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Canonical text of the spec, the one that is hashed and stored."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    def _check(self, encoding: BaseModel, deepest: int) -> None:
+        """Raise ValueError where lengths, offsets, heads and positions do not fit; `deepest` is the largest offset."""
         shortest, longest = self.train_lengths
-        if max(longest, *self.evaluation_lengths, 0) > 1_000_000:
+        if self.longest > 1_000_000:
             raise ValueError("lengths go to 1000000 tokens: give shorter ones")
         if shortest > longest:
             raise ValueError(f"train_lengths run from {shortest} down to {longest}: give the shorter one first")
         if not self.evaluation_lengths:
             raise ValueError("evaluation_lengths is empty: give one length or more")
         for name, least in (("training", shortest), ("evaluation", min(self.evaluation_lengths))):
-            if self.offset >= least:
+            if deepest >= least:
                 raise ValueError(
-                    f"offset K = {self.offset} must be below the shortest {name} length {least}: "
+                    f"offset K = {deepest} must be below the shortest {name} length {least}: "
                     f"no token stands K back from the last one"
                 )
-        if isinstance(self.encoding, Rotary) and self.width % 2:
-            raise ValueError(f"width {self.width} is odd: rotary positions turn pairs of lanes, give an even width")
-        longest = max(longest, *self.evaluation_lengths)
-        if isinstance(self.encoding, LearnedPositions) and self.encoding.rows < longest:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not split into {self.heads} heads: give a multiple of them")
+        if isinstance(encoding, Rotary) and self.head_width % 2:
             raise ValueError(
-                f"{self.encoding.rows} position rows do not reach length {longest}: give {longest} rows or more"
+                f"head width {self.head_width} is odd: rotary positions turn pairs of lanes, give an even one"
+            )
+        if isinstance(encoding, Sinusoidal) and self.width % 2:
+            raise ValueError(f"width {self.width} is odd: sinusoidal positions fill pairs of lanes, give an even one")
+        if isinstance(encoding, LearnedPositions | RandomizedPositions) and encoding.rows < self.longest:
+            raise ValueError(
+                f"{encoding.rows} position rows do not reach length {self.longest}: give {self.longest} rows or more"
+            )
+
+
+class RunSpec(_TrainingSpec):
+    """One training run of the one-layer model, whose query is the last position.
+
+    `temperature` multiplies the logits. With `attention` "linear" they weigh the values as they are, without
+    softmax. With a `second_offset` the retrieval is conditioned on content: in the last position stands one of
+    two more tokens, the first of which asks for `offset`, the second for `second_offset`.
+    """
+
+    model: Literal["head"] = "head"
+    encoding: Encoding = Rotary()
+    attention: Literal["softmax", "linear"] = "softmax"
+    temperature: float = Field(default=1.0, gt=0, le=1e6)
+    second_offset: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> RunSpec:
+        self._check(self.encoding, max(self.offsets))
+        if self.second_offset is not None and 0 in self.offsets:
+            raise ValueError("with a second offset the last position holds no content: give offsets of 1 or more")
+        return self
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The target of every mode; without modes the one target."""
+        return (self.offset,) if self.second_offset is None else (self.offset, self.second_offset)
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the embedding: the vocabulary, and after it the mode tokens where there are any."""
+        return self.vocabulary + (0 if self.second_offset is None else 2)
+
+    @property
+    def _name(self) -> str:
+        return self.encoding.kind if self.attention == "softmax" else f"{self.encoding.kind}-linear"
+
+
+class TransformerSpec(_TrainingSpec):
+    """One training run of the decoder-only transformer on the full-sequence shift out[i] = in[i-K].
+
+    Pre-norm blocks of attention and an MLP of width 4 d with GELU; profiles are averaged over the first
+    `profile_sequences` of the evaluated sequences. `precision` is that of the matrix products while training.
+    """
+
+    model: Literal["transformer"] = "transformer"
+    encoding: Annotated[Rotary | LearnedPositions, Field(discriminator="kind")] = Rotary()
+    layers: int = Field(default=2, ge=1, le=100)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    offset: int = Field(default=3, ge=0)
+    width: int = Field(default=192, ge=2, le=8192)
+    heads: int = Field(default=4, ge=1)
+    steps: int = Field(default=8000, ge=0, le=10_000_000)
+    learning_rate: float = Field(default=3e-4, gt=0, le=1e30)
+    evaluation_lengths: tuple[int, ...] = (12, 16, 24, 32, 48)
+    evaluation_sequences: int = Field(default=512, ge=2, le=10_000_000)
+    profile_sequences: int = Field(default=256, ge=2, le=10_000_000)
+
+    @model_validator(mode="after")
+    def _fits(self) -> TransformerSpec:
+        self._check(self.encoding, self.offset)
+        if self.profile_sequences > self.evaluation_sequences:
+            raise ValueError(
+                f"profile_sequences {self.profile_sequences} exceed the {self.evaluation_sequences} that are evaluated"
             )
         return self
 
     @property
-    def id(self) -> str:
-        """Folder name of the run: readable prefix and the first 12 hex digits of the spec's sha256."""
-        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
-        return f"{self.encoding.kind}-k{self.offset}-d{self.width}-seed{self.seed}-{digest}"
+    def _name(self) -> str:
+        return f"transformer-{self.encoding.kind}"
 
-    def to_json(self) -> str:
-        """Canonical text of the spec, the one that is hashed and stored."""
-        return self.model_dump_json(indent=1) + "\n"
+
+Spec = RunSpec | TransformerSpec
+_SPEC: TypeAdapter[Spec] = TypeAdapter(Annotated[Spec, Field(discriminator="model")])
 
 
 def run_spec(**fields: Any) -> RunSpec:
@@ -101,16 +234,25 @@ def run_spec(**fields: Any) -> RunSpec:
         raise EmpiricsError(_first_line(error)) from None
 
 
-def read_spec(text: str) -> RunSpec:
-    """A RunSpec from its stored text. Raises EmpiricsError; unknown fields are refused."""
+def transformer_spec(**fields: Any) -> TransformerSpec:
+    """A TransformerSpec from fields. Raises EmpiricsError with one line that names the first bad field."""
     try:
-        return RunSpec.model_validate_json(text)
+        return TransformerSpec(**fields)
+    except ValidationError as error:
+        raise EmpiricsError(_first_line(error)) from None
+
+
+def read_spec(text: str) -> Spec:
+    """A spec from its stored text. Raises EmpiricsError; unknown fields are refused."""
+    try:
+        return _SPEC.validate_json(text)
     except ValidationError as error:
         raise EmpiricsError(_first_line(error)) from None
 
 
 def _first_line(error: ValidationError) -> str:
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
+    # The tag of the model that a stored spec is of comes first where there is one; a person gave no such field.
+    place = ".".join(str(part) for part in first["loc"] if part not in ("head", "transformer"))
     message = first["msg"].removeprefix("Value error, ")
     return f"{place}: {message}, got {first['input']!r}" if place else message

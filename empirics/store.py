@@ -1,45 +1,51 @@
-"""Runs on disk: one folder a run, safetensors and JSON, no pickle.
+"""Runs on disk: one folder a finished run, one file a run in training; safetensors and JSON, no pickle.
 
-    <root>/<spec id>/spec.json            the RunSpec
+    <root>/<spec id>/spec.json            the spec
                      weights.safetensors  the trained weights
                      history.jsonl        loss against step
                      evaluation.json      what the model did directly after training
-                     run.json             versions, machine, seconds, sha256 of the other files
+                     run.json             versions, machine, device, seconds, sha256 of the other files
+    <root>/.state-<spec id>.safetensors   the checkpoint: weights, optimizer, generator; in its header spec, step,
+                                          history, and a sha256 over these and the tensors
 
-A run is written to a temporary folder, flushed and renamed, so that a folder with a spec's
-name is whole or has been damaged since; a damaged one is named and left as it is.
+Both are written under a temporary name, flushed and renamed, so that what has a spec's name is
+whole or has been damaged since; a damaged one is named and left as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import platform
-import shutil
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar, overload
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
+from torch import nn
 
+from empirics.atomic import clear, write_file, write_folder
 from empirics.errors import DamagedRun, EmpiricsError
 from empirics.head import AttentionHead
+from empirics.learner import State
 from empirics.observe import Observation
-from empirics.spec import RunSpec, read_spec
-from empirics.train import LossPoint, Run
+from empirics.observe_transformer import TransformerObservation
+from empirics.spec import RunSpec, Spec, TransformerSpec, read_spec
+from empirics.train import AnyRun, Checkpoint, LossPoint, Run, TransformerRun, trains_stacked
+from empirics.transformer import Transformer
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 _EVALUATION = TypeAdapter(tuple[Observation, ...])
+_TRANSFORMER_EVALUATION = TypeAdapter(tuple[TransformerObservation, ...])
 _RECORD = "run.json"
 _FILES = ("spec.json", "weights.safetensors", "history.jsonl", "evaluation.json")
-_PARTIAL = ".partial-"
-_STALE_SECONDS = 3600
+_STATE = (".state-", ".safetensors")
 
 
 class RunRecord(BaseModel):
@@ -51,9 +57,21 @@ class RunRecord(BaseModel):
     torch: str
     python: str
     machine: str
+    device: str
+    learner: str
     threads: int
     seconds: float
     sha256: dict[str, str]
+
+
+class CheckpointRecord(BaseModel):
+    """What the header of a checkpoint says of its tensors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spec: str
+    step: int
+    history: tuple[LossPoint, ...]
 
 
 @dataclass(frozen=True)
@@ -64,90 +82,132 @@ class Store:
 
     @classmethod
     def open(cls, root: Path) -> Store:
-        """The store at a folder that is made where it is absent, checked to be writable."""
+        """The store at a folder that is made where it is absent, checked to be writable, cleared of leavings."""
+        store = cls(root)
         try:
             root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=root):
                 pass
-            for partial in root.glob(_PARTIAL + "*"):
-                # Left by a process that was killed while it wrote, which takes milliseconds.
-                if time.time() - partial.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(partial, ignore_errors=True)
+            store._clear()
         except OSError as error:
             raise EmpiricsError(f"cannot write to {root}: {error.strerror}; choose another folder") from None
-        return cls(root)
+        return store
 
-    def path(self, spec: RunSpec) -> Path:
+    def path(self, spec: Spec) -> Path:
         """Where the run of a spec lies, whether or not it is there."""
         return self.root / spec.id
 
-    def has(self, spec: RunSpec) -> bool:
+    def checkpoint_path(self, spec: Spec) -> Path:
+        """Where the checkpoint of a spec lies, whether or not it is there."""
+        return self.root / spec.id.join(_STATE)
+
+    def paths(self) -> tuple[Path, ...]:
+        """Every folder of the store that is not hidden, by name: a run, or the rest of one."""
+        return tuple(sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")))
+
+    def has(self, spec: Spec) -> bool:
         """Whether the run is there and whole. Raises DamagedRun where it is there and is not."""
         if not self.path(spec).exists():
             return False
         read_record(self.path(spec))
         return True
 
-    def load(self, spec: RunSpec) -> Run:
+    @overload
+    def load(self, spec: RunSpec) -> Run: ...
+    @overload
+    def load(self, spec: TransformerSpec) -> TransformerRun: ...
+    def load(self, spec: Spec) -> AnyRun:
         """The run of a spec."""
         return load_run(self.path(spec))
 
-    def save(self, run: Run) -> Path:
-        """Write a run whole or not at all. A run that is already there stays."""
-        target = self.path(run.spec)
+    def save(self, run: AnyRun) -> Path:
+        """Write a run whole or not at all, then remove its checkpoint. A run that is already there stays."""
+        target, device = self.path(run.spec), next(run.model.parameters()).device.type
         files = {
             "spec.json": run.spec.to_json().encode(),
             "weights.safetensors": save({k: v.contiguous() for k, v in run.model.state_dict().items()}),
             "history.jsonl": "".join(json.dumps(asdict(point)) + "\n" for point in run.history).encode(),
-            "evaluation.json": _EVALUATION.dump_json(run.evaluation, indent=1),
+            "evaluation.json": _evaluation(run),
         }
         record = RunRecord(
             id=run.spec.id,
             torch=torch.__version__,
             python=platform.python_version(),
             machine=f"{platform.system()} {platform.machine()}",
+            device=device,
+            learner=_learner(run.spec, device),
             threads=torch.get_num_threads(),
             seconds=round(run.seconds, 3),
             sha256={name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         )
         try:
-            self._write(target, {**files, _RECORD: record.model_dump_json(indent=1).encode()})
+            write_folder(target, {**files, _RECORD: record.model_dump_json(indent=1).encode()})
+            self.checkpoint_path(run.spec).unlink(missing_ok=True)
         except OSError as error:
             raise EmpiricsError(f"cannot write run {run.spec.id} to {self.root}: {error.strerror}") from None
         return target
 
-    def _write(self, target: Path, files: dict[str, bytes]) -> None:
-        """A temporary folder, flushed, then renamed; where another process was first, its run stays."""
-        partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self.root))
+    def keep(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint whole or not at all, in place of the one before."""
+        spec = checkpoint.spec
+        record = CheckpointRecord(spec=spec.to_json(), step=checkpoint.step, history=checkpoint.history)
+        text, state = record.model_dump_json(), {name: value.contiguous() for name, value in checkpoint.state.items()}
+        data = save(state, {"checkpoint": text, "sha256": _sha256(text, state)})
         try:
-            for name, data in files.items():
-                _write_flushed(partial / name, data)
-            _flush_folder(partial)
-            partial.chmod(0o755)
-            if not target.exists():
-                with contextlib.suppress(FileExistsError):
-                    _rename(partial, target)
-                _flush_folder(self.root)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            write_file(self.checkpoint_path(spec), data)
+        except OSError as error:
+            raise EmpiricsError(
+                f"cannot write a checkpoint of run {spec.id} to {self.root}: {error.strerror}"
+            ) from None
 
-    def paths(self) -> tuple[Path, ...]:
-        """Every folder of the store that is not hidden, by name: a run, or the rest of one."""
-        return tuple(sorted(path for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    def checkpoint(self, spec: Spec) -> Checkpoint | None:
+        """The last checkpoint of a run in training. Raises DamagedRun where it is not what was kept."""
+        path = self.checkpoint_path(spec)
+        try:
+            with safe_open(path, framework="pt") as file:
+                header, state = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            text = header["checkpoint"]
+            if header["sha256"] != _sha256(text, state):
+                raise ValueError("altered since it was written")
+            record = CheckpointRecord.model_validate_json(text)
+            if record.spec != spec.to_json():
+                raise ValueError("of another spec")
+        except FileNotFoundError:
+            return None
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise DamagedRun(
+                f"checkpoint {path} cannot be used ({_one_line(error)}); it was left as it is: "
+                f"move it away, and the run starts from its first step"
+            ) from None
+        return Checkpoint(spec, record.step, record.history, state)
+
+    def _clear(self) -> None:
+        """Remove what killed processes left: partial writings, and checkpoints of runs that are finished."""
+        clear(self.root)
+        before, after = _STATE
+        for state in self.root.glob("*".join(_STATE)):
+            run = self.root / state.name.removeprefix(before).removesuffix(after)
+            # Beside a damaged run the checkpoint stays: from it the run can be had again.
+            with contextlib.suppress(EmpiricsError):
+                read_record(run)
+                state.unlink(missing_ok=True)
 
 
-def load_run(path: Path) -> Run:
+def load_run(path: Path) -> AnyRun:
     """Read a run. Raises DamagedRun where a file is not what run.json says it was."""
     record = read_record(path)
     spec = read_spec((path / "spec.json").read_text())
-    model = AttentionHead(spec)
     try:
-        model.load_state_dict(load((path / "weights.safetensors").read_bytes()))
+        weights = load((path / "weights.safetensors").read_bytes())
         history = tuple(LossPoint(**json.loads(line)) for line in (path / "history.jsonl").read_text().splitlines())
-        evaluation = _EVALUATION.validate_json((path / "evaluation.json").read_bytes())
+        evaluation = (path / "evaluation.json").read_bytes()
+        if isinstance(spec, RunSpec):
+            observed = _EVALUATION.validate_json(evaluation)
+            return Run(spec, _with_weights(AttentionHead(spec), weights), history, observed, record.seconds)
+        seen = _TRANSFORMER_EVALUATION.validate_json(evaluation)
+        return TransformerRun(spec, _with_weights(Transformer(spec), weights), history, seen, record.seconds)
     except (SafetensorError, RuntimeError, ValidationError, TypeError, json.JSONDecodeError) as error:
         raise DamagedRun(f"run {path} cannot be read ({_one_line(error)}); it was left as it is") from None
-    return Run(spec, model, history, evaluation, record.seconds)
 
 
 def read_record(path: Path) -> RunRecord:
@@ -181,29 +241,25 @@ def read_record(path: Path) -> RunRecord:
     return record
 
 
-def _write_flushed(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _with_weights(model: _Model, weights: State) -> _Model:
+    model.load_state_dict(dict(weights))
+    return model
 
 
-def _flush_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _evaluation(run: AnyRun) -> bytes:
+    if isinstance(run, Run):
+        return _EVALUATION.dump_json(run.evaluation, indent=1)
+    return _TRANSFORMER_EVALUATION.dump_json(run.evaluation, indent=1)
 
 
-def _rename(partial: Path, target: Path) -> None:
-    """Rename a folder. Raises FileExistsError where the target has come to be and is not empty."""
-    try:
-        partial.rename(target)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise FileExistsError(error.errno, error.strerror) from None
-        raise
+def _learner(spec: Spec, device: str) -> str:
+    if isinstance(spec, TransformerSpec):
+        return "transformer"
+    return "stacked" if trains_stacked(spec, device) else "plain"
+
+
+def _sha256(text: str, state: State) -> str:
+    return hashlib.sha256(text.encode() + save(dict(state))).hexdigest()
 
 
 def _one_line(error: Exception) -> str:

@@ -1,8 +1,8 @@
-"""The one training loop.
+"""The one training loop: it steps a learner, watches the loss, keeps checkpoints, reports progress.
 
-Cross-entropy and Adam. One generator, seeded immediately before the model is built, draws
-the weights, then at every step a length and a batch, then the evaluation: with it a plain
-re-run on a CPU gives the paper's digits.
+It computes on one thread, so that a run has the same bits whatever is trained beside it.
+A run whose loss is no longer finite is given up at that step, and its last good checkpoint
+stays; the runs beside it in a stack go on, since no bit of theirs depends on it.
 
 Source: arXiv 2607.18759, section 5 and appendix E.
 """
@@ -11,21 +11,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast, overload
 
 import torch
-from torch.nn.functional import cross_entropy
+from threadpoolctl import threadpool_limits
 
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
-from empirics.observe import Observation, observe
-from empirics.spec import RunSpec
-from empirics.tasks import draw_length, draw_tokens, targets
+from empirics.learner import Learner, PlainLearner, State
+from empirics.observe import Observation
+from empirics.observe_transformer import TransformerObservation
+from empirics.spec import RunSpec, Spec, TransformerSpec
+from empirics.stacked import StackedLearner, stack_key
+from empirics.transformer import Transformer
+from empirics.transformer_learner import TransformerLearner
 
 LOG_EVERY = 50
+KEEP_SECONDS = 30.0
 
-Progress = Callable[[int, float], None]
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,21 @@ class LossPoint:
 
 
 @dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A run in training after `step` steps: all that it takes to go on with the same bits."""
+
+    spec: Spec
+    step: int
+    history: tuple[LossPoint, ...]
+    state: State
+
+
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run: the trained model, how its loss fell, and the evaluation that followed."""
+    """A finished run: the trained model, how its loss fell, and the evaluation that followed.
+
+    `seconds` is the wall time of the training that made it, shared out over the runs of its stack.
+    """
 
     spec: RunSpec
     model: AttentionHead
@@ -47,31 +67,170 @@ class Run:
     seconds: float
 
 
-def train(spec: RunSpec, progress: Progress | None = None) -> Run:
-    """Train the run of a spec; `progress(step, loss)` is called every `LOG_EVERY` steps.
+@dataclass(frozen=True, eq=False)
+class TransformerRun:
+    """The same of a transformer."""
 
-    Raises EmpiricsError that names the step at which the loss is no longer finite.
+    spec: TransformerSpec
+    model: Transformer
+    history: tuple[LossPoint, ...]
+    evaluation: tuple[TransformerObservation, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run whose loss was not finite at a step."""
+
+    spec: Spec
+    step: int
+    loss: float
+
+    @property
+    def message(self) -> str:
+        return (
+            f"run {self.spec.id}: the loss is {self.loss} at step {self.step} of {self.spec.steps}; the run is not "
+            f"stored, its last checkpoint stays if there is one: lower the learning rate ({self.spec.learning_rate:g})"
+        )
+
+
+AnyRun = Run | TransformerRun
+Keep = Callable[[Checkpoint], None]
+
+
+@overload
+def train(spec: RunSpec, device: str = "cpu", progress: Progress | None = None) -> Run: ...
+@overload
+def train(spec: TransformerSpec, device: str = "cpu", progress: Progress | None = None) -> TransformerRun: ...
+def train(spec: Spec, device: str = "cpu", progress: Progress | None = None) -> AnyRun:
+    """Train one run. Raises EmpiricsError that names the step at which the loss is no longer finite."""
+    (outcome,) = train_together([spec], device=device, progress=progress)
+    if isinstance(outcome, Failure):
+        raise EmpiricsError(outcome.message)
+    return outcome
+
+
+def train_together(
+    specs: Sequence[Spec],
+    checkpoints: Sequence[Checkpoint] = (),
+    device: str = "cpu",
+    keep: Keep | None = None,
+    keep_seconds: float = KEEP_SECONDS,
+    progress: Progress | None = None,
+) -> Iterator[AnyRun | Failure]:
+    """Train runs that can share a stack (`stack_key`), from their checkpoints where these are given.
+
+    `keep` gets a checkpoint of every run about every `keep_seconds` seconds; `progress` is told of the steps made
+    since it was last called, over all runs. Yields the outcome of each run, those that failed first. Raises
+    EmpiricsError where the runs cannot train together or their checkpoints are not at one step.
     """
-    started = time.perf_counter()
-    generator = torch.Generator().manual_seed(spec.seed)
-    model = AttentionHead(spec, generator)
-    optimizer = torch.optim.Adam(model.parameters(), lr=spec.learning_rate)
-    history = []
-    for step in range(1, spec.steps + 1):
-        length = draw_length(spec, generator)
-        tokens = draw_tokens(spec, spec.batch, length, generator)
-        loss = cross_entropy(model(tokens).scores, targets(tokens, spec.offset))
-        if not math.isfinite(value := loss.item()):
-            raise EmpiricsError(
-                f"run {spec.id}: the loss is {value} at step {step} of {spec.steps}; nothing was stored: "
-                f"lower the learning rate ({spec.learning_rate:g})"
-            )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % LOG_EVERY == 0 or step == spec.steps:
-            history.append(LossPoint(step, value))
-            if progress is not None:
-                progress(step, value)
-    evaluation = observe(model, spec.evaluation_lengths, spec.evaluation_sequences, generator)
-    return Run(spec, model, tuple(history), evaluation, time.perf_counter() - started)
+    with _one_thread():
+        yield from _train(specs, checkpoints, device, keep, keep_seconds, progress)
+
+
+def trains_stacked(spec: Spec, device: str = "cpu") -> bool:
+    """Whether runs like this one train as a stack; other runs train alone."""
+    return stack_key(spec).stacks and device == "cpu"
+
+
+def learner_of(specs: Sequence[Spec], device: str = "cpu") -> Learner:
+    """The learner of runs: a stack on the CPU where their tables pay, else one run, sequence by sequence.
+
+    Raises EmpiricsError where the device is not there or the runs cannot train together.
+    """
+    _check_device(device)
+    if len({stack_key(spec) for spec in specs}) != 1:
+        raise EmpiricsError(f"{len(specs)} runs of more than one shape cannot train together: sweep them instead")
+    spec = specs[0]
+    if trains_stacked(spec, device):
+        return StackedLearner([spec for spec in specs if isinstance(spec, RunSpec)])
+    if len(specs) > 1:
+        raise EmpiricsError(f"runs such as {spec.id} train alone, got {len(specs)}: sweep them instead")
+    return TransformerLearner(spec, device) if isinstance(spec, TransformerSpec) else PlainLearner(spec, device)
+
+
+def _train(
+    specs: Sequence[Spec],
+    checkpoints: Sequence[Checkpoint],
+    device: str,
+    keep: Keep | None,
+    keep_seconds: float,
+    progress: Progress | None,
+) -> Iterator[AnyRun | Failure]:
+    started = kept = time.perf_counter()
+    learner = learner_of(specs, device)
+    first = _restore(learner, specs, checkpoints)
+    histories = [list(checkpoint.history) for checkpoint in checkpoints] or [[] for _ in specs]
+    failures: dict[int, Failure] = {}
+    told = first
+    for step in range(first + 1, specs[0].steps + 1):
+        losses = learner.step()
+        if not torch.isfinite(losses).all():
+            for index, loss in enumerate(losses.tolist()):
+                if not math.isfinite(loss):
+                    failures.setdefault(index, Failure(specs[index], step, loss))
+            if len(failures) == len(specs):
+                break
+        if step % LOG_EVERY and step != specs[0].steps:
+            continue
+        for history, loss in zip(histories, losses.tolist(), strict=True):
+            history.append(LossPoint(step, loss))
+        if progress is not None:
+            progress((step - told) * len(specs))
+            told = step
+        if keep is not None and time.perf_counter() - kept >= keep_seconds:
+            for index, state in enumerate(learner.state()):
+                if index not in failures:
+                    keep(Checkpoint(specs[index], step, tuple(histories[index]), state))
+            kept = time.perf_counter()
+    yield from failures.values()
+    if len(failures) < len(specs):
+        yield from _finished(learner, histories, failures, started)
+
+
+def _restore(learner: Learner, specs: Sequence[Spec], checkpoints: Sequence[Checkpoint]) -> int:
+    if not checkpoints:
+        return 0
+    steps = {checkpoint.step for checkpoint in checkpoints}
+    if [checkpoint.spec for checkpoint in checkpoints] != list(specs) or len(steps) != 1:
+        raise EmpiricsError(
+            f"{len(checkpoints)} checkpoints at steps {sorted(steps)} are not those of {len(specs)} runs"
+        )
+    learner.restore([checkpoint.state for checkpoint in checkpoints])
+    return steps.pop()
+
+
+def _finished(
+    learner: Learner, histories: list[list[LossPoint]], failures: dict[int, Failure], started: float
+) -> Iterator[AnyRun]:
+    for index, (model, evaluation) in enumerate(learner.finish()):
+        if index in failures:
+            continue
+        seconds = (time.perf_counter() - started) / len(histories)
+        history = tuple(histories[index])
+        if isinstance(model, AttentionHead):
+            yield Run(model.spec, model, history, cast(tuple[Observation, ...], evaluation), seconds)
+        elif isinstance(model, Transformer):
+            seen = cast(tuple[TransformerObservation, ...], evaluation)
+            yield TransformerRun(model.spec, model, history, seen, seconds)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EmpiricsError(
+            f"device {device!r} cannot be used here ({reason}): give cpu, or cuda where there is one"
+        ) from None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)

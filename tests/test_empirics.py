@@ -17,16 +17,19 @@ from empirics.encodings import frequencies, rotate
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
 from empirics.observe import observe
-from empirics.spec import LearnedPositions, Rotary, read_spec, run_spec
+from empirics.spec import LearnedPositions, RandomizedPositions, Rotary, read_spec, run_spec, transformer_spec
 from empirics.store import Store
 from empirics.sweep import sweep
-from empirics.tasks import draw_length, draw_tokens, targets
+from empirics.tasks import draw_batch, draw_length, targets
 from empirics.train import train
 
 
 def test_a_spec_is_its_text() -> None:
     spec = run_spec(encoding=Rotary(base=500.0), offset=3, seed=7)
     assert read_spec(spec.to_json()) == spec
+    assert read_spec(transformer_spec(layers=3).to_json()) == transformer_spec(layers=3)
+    with pytest.raises(EmpiricsError, match=r"^offset: Input should be a valid integer"):
+        read_spec(spec.to_json().replace('"offset": 3', '"offset": "x"'))
     assert spec.id.startswith("rope-k3-d64-seed7-")
 
 
@@ -44,6 +47,12 @@ def test_a_spec_is_its_text() -> None:
         ({"train_lengths": (16, 8)}, "give the shorter one first"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"seed": -1}, "seed"),
+        ({"heads": 3}, "width 64 does not split into 3 heads"),
+        ({"heads": 32, "width": 32}, "head width 1 is odd"),
+        ({"offset": 1, "second_offset": 8}, "K = 8 must be below the shortest training length 8"),
+        ({"offset": 0, "second_offset": 3}, "give offsets of 1 or more"),
+        ({"encoding": {"kind": "t5", "slope": 1}}, "slope: Extra inputs are not permitted"),
+        ({"temperature": 0}, "temperature"),
     ],
 )
 def test_a_bad_spec_is_one_line(fields: dict, message: str) -> None:
@@ -77,7 +86,7 @@ def test_weights_and_stream_are_those_of_a_plain_script(encoding: Rotary | Learn
     length = int(torch.randint(8, 17, (1,)))
     tokens = torch.randint(0, 20, (256, length))
     assert draw_length(spec, generator) == length
-    assert torch.equal(draw_tokens(spec, 256, length, generator), tokens)
+    assert torch.equal(draw_batch(spec, 256, length, generator).tokens, tokens)
 
 
 def test_untrained_rows_have_the_norm_of_table_6() -> None:
@@ -99,7 +108,24 @@ def test_lengths_cover_the_training_range_and_nothing_else() -> None:
 @pytest.mark.parametrize("offset", [0, 2, 7])
 def test_the_target_stands_offset_tokens_before_the_last(offset: int) -> None:
     tokens = torch.arange(20).reshape(2, 10)
-    assert targets(tokens, offset).tolist() == [9 - offset, 19 - offset]
+    assert targets(run_spec(offset=offset), tokens).tolist() == [9 - offset, 19 - offset]
+
+
+def test_a_mode_in_the_last_position_asks_for_its_own_offset() -> None:
+    """The first of the two more tokens asks for K, the second for the second offset; both are drawn, nowhere else."""
+    spec = run_spec(offset=1, second_offset=3, vocabulary=7)
+    tokens = draw_batch(spec, 200, 9, torch.Generator().manual_seed(0)).tokens
+    assert set(tokens[:, -1].tolist()) == {7, 8} and int(tokens[:, :-1].max()) == 6
+    wanted = [row[7] if row[8] == 7 else row[5] for row in tokens.tolist()]
+    assert targets(spec, tokens).tolist() == wanted
+
+
+def test_random_positions_are_rising_rows_of_the_table() -> None:
+    spec, generator = run_spec(encoding=RandomizedPositions(rows=50)), torch.Generator().manual_seed(0)
+    drawn = [draw_batch(spec, 2, 9, generator).positions for _ in range(40)]
+    assert all((positions.diff() > 0).all() for positions in drawn)
+    assert {0, 49} <= {int(place) for positions in drawn for place in positions}
+    assert draw_batch(run_spec(), 2, 9, generator).positions.tolist() == list(range(9))
 
 
 def test_the_model_is_what_its_docstring_says() -> None:
@@ -107,7 +133,7 @@ def test_the_model_is_what_its_docstring_says() -> None:
     spec = run_spec(width=6, vocabulary=5, encoding=Rotary(base=100.0))
     model = AttentionHead(spec, torch.Generator().manual_seed(1)).double()
     tokens = torch.tensor([[3, 1, 4, 1, 0, 2, 2, 4]])
-    e, q, k, v, u = (p.detach().numpy() for p in model.parameters())
+    e, q, k, v, u = (weight.detach().numpy() for weight in model.parameters())
 
     def turn(position: int) -> np.ndarray:
         matrix = np.zeros((6, 6))
@@ -121,8 +147,8 @@ def test_the_model_is_what_its_docstring_says() -> None:
     logits = np.array([query @ turn(t) @ k @ x[t] for t in range(8)]) / np.sqrt(6)
     attention = np.exp(logits) / np.exp(logits).sum()
     output = model(tokens)
-    assert output.logits[0].detach().numpy() == pytest.approx(logits, abs=1e-12)
-    assert output.attention[0].detach().numpy() == pytest.approx(attention, abs=1e-12)
+    assert output.logits[0, 0].detach().numpy() == pytest.approx(logits, abs=1e-12)
+    assert output.attention[0, 0].detach().numpy() == pytest.approx(attention, abs=1e-12)
     assert output.scores[0].detach().numpy() == pytest.approx(u @ (attention @ (x @ v.T)), abs=1e-12)
 
 
@@ -145,24 +171,29 @@ def test_training_again_gives_the_same_bits() -> None:
 
 def test_training_lowers_the_loss_and_reports_its_steps() -> None:
     seen: list[int] = []
-    run = train(tiny_spec(steps=120), lambda step, loss: seen.append(step))
-    assert seen == [50, 100, 120] == [point.step for point in run.history]
+    run = train(tiny_spec(steps=120), progress=seen.append)
+    assert seen == [50, 50, 20] and [point.step for point in run.history] == [50, 100, 120]
     assert run.history[-1].loss < run.history[0].loss - 0.1
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    with pytest.raises(EmpiricsError, match=r"the loss is (nan|inf) at step \d+ of 50; nothing was stored"):
+    with pytest.raises(EmpiricsError, match=r"the loss is (nan|inf) at step \d+ of 50; the run is not stored"):
         sweep([tiny_spec(learning_rate=1e30, steps=50), tiny_spec()], store)
     assert [path.name for path in store.paths()] == [tiny_spec().id], "the other run of the sweep is kept"
 
 
 def test_an_observation_is_the_mean_over_sequences_with_its_error() -> None:
-    model = train(tiny_spec()).model
+    model = train(tiny_spec(heads=2)).model
     (seen,) = observe(model, [30], 500, torch.Generator().manual_seed(3))
     tokens = torch.randint(0, 20, (500, 30), generator=torch.Generator().manual_seed(3))
     output = model(tokens)
-    attention = output.attention.detach().numpy().astype(np.float64)[:, ::-1]
+    by_head = output.attention.detach().numpy().astype(np.float64)[:, :, ::-1]
+    attention = by_head.mean(axis=1)
+    assert np.array(seen.by_head) == pytest.approx(by_head.mean(axis=0), abs=1e-9)
+    errors = by_head.std(axis=0, ddof=1) / np.sqrt(500)
+    assert np.array(seen.error_by_head) == pytest.approx(errors, rel=1e-6)
+    assert seen.selected_by_head == tuple(-by_head.mean(axis=0).argmax(axis=1))
     assert np.array(seen.attention) == pytest.approx(attention.mean(axis=0), abs=1e-9)
     assert np.array(seen.attention_error) == pytest.approx(attention.std(axis=0, ddof=1) / np.sqrt(500), rel=1e-6)
     assert sum(seen.attention) == pytest.approx(1, abs=1e-6)
@@ -188,7 +219,7 @@ def test_rows_that_no_training_length_reads_get_exactly_no_gradient() -> None:
     for length in range(spec.train_lengths[0], spec.train_lengths[1] + 1):
         tokens = torch.randint(0, spec.vocabulary, (32, length), generator=generator)
         scores = model(tokens).scores
-        nn.functional.cross_entropy(scores, targets(tokens, spec.offset)).backward()
+        nn.functional.cross_entropy(scores, targets(spec, tokens)).backward()
     gradient, longest = model.positions.grad, spec.train_lengths[1]
     assert (gradient[longest:] == 0).all() and (gradient[:longest].abs().sum(dim=1) > 0).all()
     before = model.positions.detach().clone()

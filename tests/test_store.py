@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import ROOT, tiny_spec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from empirics.errors import DamagedRun, EmpiricsError
-from empirics.spec import LearnedPositions
-from empirics.store import Store, load_run
+from empirics.spec import LearnedPositions, RunSpec, Spec, transformer_spec
+from empirics.store import Store, load_run, read_record
 from empirics.sweep import missing, sweep
-from empirics.train import train
+from empirics.train import Checkpoint, LossPoint, train, train_together
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_stored_run_is_the_run_that_was_trained(tiny_store: Store) -> None:
-    """Training in this process and in a worker of a sweep gives the same bits."""
+    """Training alone and in a sweep gives the same bits."""
     stored, trained = tiny_store.load(tiny_spec()), train(tiny_spec())
     assert stored.spec == trained.spec and stored.history == trained.history
     assert stored.evaluation == trained.evaluation
@@ -141,8 +147,8 @@ def test_a_record_that_vouches_for_nothing_is_damaged(copied: Path) -> None:
 def test_a_process_killed_while_it_writes_leaves_no_run(tiny_store: Store, tmp_path: Path) -> None:
     """Killed just before the rename: no folder has the name of the run, and the next call trains it."""
     code = (
-        "import os; from pathlib import Path; from empirics import store; "
-        "store._rename = lambda partial, target: os._exit(9); "
+        "import os; from pathlib import Path; from empirics import atomic, store; "
+        "atomic._rename = lambda partial, target: os._exit(9); "
         f"root = Path({str(tiny_store.root)!r}); run = store.load_run(root / {tiny_spec().id!r}); "
         f"store.Store.open(Path({str(tmp_path)!r})).save(run)"
     )
@@ -183,27 +189,147 @@ def test_a_disk_that_is_full_is_one_line(tiny_store: Store, tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_worker_is_told_in_one_line_and_finished_runs_stay(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def kept() -> Checkpoint:
+    """A checkpoint of a run of 60 steps at step 50."""
+    checkpoints: list[Checkpoint] = []
+    list(train_together([long_spec()], keep=checkpoints.append, keep_seconds=0))
+    return checkpoints[0]
+
+
+def long_spec() -> RunSpec:
+    """A run that has a checkpoint before its last step."""
+    return tiny_spec(steps=60, width=8, vocabulary=5)
+
+
+def assert_same_checkpoint(one: Checkpoint | None, other: Checkpoint) -> None:
+    """Bit for bit, tensors without a shape and the generator's bytes among them."""
+    assert one is not None
+    assert (one.spec, one.step, one.history) == (other.spec, other.step, other.history)
+    assert one.state.keys() == other.state.keys()
+    for name, tensor in other.state.items():
+        assert one.state[name].dtype == tensor.dtype and one.state[name].shape == tensor.shape
+        assert torch.equal(one.state[name], tensor), name
+
+
+def test_a_checkpoint_is_read_as_it_was_kept(kept: Checkpoint, tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    sweep([tiny_spec()], store)
-    killed = False
-
-    def kill(steps: int) -> None:
-        nonlocal killed
-        for worker in [] if killed else multiprocessing.active_children():
-            worker.kill()
-        killed = True
-
-    long = tiny_spec(steps=100_000)
-    with pytest.raises(EmpiricsError, match=f"a training process was killed.*not finished: {long.id}.*are kept"):
-        sweep([tiny_spec(), long], store, progress=kill)
-    assert [path.name for path in store.paths()] == [tiny_spec().id]
+    assert store.checkpoint(long_spec()) is None
+    store.keep(kept)
+    assert_same_checkpoint(store.checkpoint(long_spec()), kept)
+    assert [path.name for path in tmp_path.iterdir()] == [f".state-{long_spec().id}.safetensors"]
+    assert store.paths() == () and not store.has(long_spec()), "a run in training is no finished one"
+    assert not store.checkpoint_path(long_spec()).read_bytes().startswith((b"\x80", b"PK")), "no pickle"
 
 
-def test_an_interrupt_stops_the_workers(tmp_path: Path) -> None:
-    def interrupt(steps: int) -> None:
-        raise KeyboardInterrupt
+def test_a_later_checkpoint_takes_the_place_of_the_earlier(kept: Checkpoint, tmp_path: Path) -> None:
+    store, later = Store.open(tmp_path), replace(kept, step=55, history=(*kept.history, LossPoint(55, 0.1)))
+    store.keep(kept)
+    store.keep(later)
+    assert_same_checkpoint(store.checkpoint(long_spec()), later)
+    assert len(list(tmp_path.iterdir())) == 1
 
-    with pytest.raises(KeyboardInterrupt):
-        sweep([tiny_spec(steps=100_000)], Store.open(tmp_path), progress=interrupt)
-    assert multiprocessing.active_children() == [] and list(tmp_path.iterdir()) == []
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_checkpoint_is_told_from_a_whole_one(
+    kept: Checkpoint, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Cut anywhere, or any byte altered: never taken for what was kept, and left as it is."""
+    store = Store.open(tmp_path_factory.mktemp("damaged"))
+    store.keep(kept)
+    path = store.checkpoint_path(long_spec())
+    whole = path.read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    cut = data.draw(st.booleans())
+    damaged = whole[:place] if cut else whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedRun, match=rf"checkpoint {re.escape(str(path))} cannot be used .*move it away") as told:
+        store.checkpoint(long_spec())
+    assert "\n" not in str(told.value)
+    with pytest.raises(DamagedRun):
+        sweep([tiny_spec(), long_spec()], store)
+    assert path.read_bytes() == damaged
+    assert store.paths() == (), "nothing was trained"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 51}, {"history": (LossPoint(50, 0.5),)}, {"spec": tiny_spec(seed=4)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_the_header_says_is_vouched_for(kept: Checkpoint, change: dict[str, Any], tmp_path: Path) -> None:
+    """The header of another checkpoint over these tensors, each valid in itself."""
+    store, other = Store.open(tmp_path), replace(kept, **change)
+    store.keep(other)
+    with safe_open(store.checkpoint_path(other.spec), framework="pt") as file:
+        header = file.metadata()
+    store.keep(kept)
+    path = store.checkpoint_path(kept.spec)
+    with safe_open(path, framework="pt") as file:
+        header["sha256"] = file.metadata()["sha256"]
+    save_file(dict(kept.state), path, header)
+    with pytest.raises(DamagedRun, match=r"altered since it was written"):
+        store.checkpoint(kept.spec)
+
+
+def test_the_checkpoint_of_another_spec_is_named(kept: Checkpoint, tmp_path: Path) -> None:
+    store, other = Store.open(tmp_path), tiny_spec(seed=4)
+    store.keep(kept)
+    store.checkpoint_path(kept.spec).rename(store.checkpoint_path(other))
+    with pytest.raises(DamagedRun, match="of another spec"):
+        store.checkpoint(other)
+
+
+def test_a_finished_run_has_no_checkpoint(kept: Checkpoint, tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.keep(kept)
+    store.save(train(long_spec()))
+    assert [path.name for path in tmp_path.iterdir()] == [long_spec().id]
+    store.keep(kept)
+    assert Store.open(tmp_path).checkpoint(long_spec()) is None, "one that a killed process left is stale"
+    store.keep(kept)
+    (store.path(long_spec()) / "run.json").unlink()
+    assert Store.open(tmp_path).checkpoint(long_spec()) is not None, "of a damaged run it stays"
+
+
+def test_a_disk_that_is_full_leaves_the_earlier_checkpoint(
+    kept: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path)
+    store.keep(kept)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EmpiricsError, match=r"cannot write a checkpoint of run rope-k2.*No space left on device"):
+        store.keep(replace(kept, step=55))
+    assert_same_checkpoint(store.checkpoint(long_spec()), kept)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_transformer_is_stored_and_read(tmp_path: Path) -> None:
+    spec = transformer_spec(
+        steps=2, width=8, heads=2, batch=4, evaluation_lengths=(12,), evaluation_sequences=8, profile_sequences=4
+    )
+    store, trained = Store.open(tmp_path), train(spec)
+    store.save(trained)
+    stored = store.load(spec)
+    assert (stored.spec, stored.history, stored.evaluation) == (spec, trained.history, trained.evaluation)
+    for name, weight in trained.model.state_dict().items():
+        assert torch.equal(stored.model.state_dict()[name], weight)
+
+
+@pytest.mark.parametrize(
+    ("spec", "learner"),
+    [
+        (tiny_spec(steps=0, vocabulary=400), "plain"),
+        (tiny_spec(steps=0, batch=256), "stacked"),
+        (transformer_spec(steps=0, width=8, heads=2, evaluation_sequences=2, profile_sequences=2), "transformer"),
+    ],
+    ids=["plain", "stacked", "transformer"],
+)
+def test_the_record_says_how_a_run_was_trained(spec: Spec, learner: str, tmp_path: Path) -> None:
+    record = read_record(Store.open(tmp_path).save(train(spec)))
+    assert (record.learner, record.device, record.threads) == (learner, "cpu", torch.get_num_threads())

@@ -1,0 +1,156 @@
+"""What a trained transformer does at a length: accuracy by position, and the attention of every head by offset.
+
+The profile of a head is the mean attention on the key j tokens back. It is a mean over the queries
+that have a target and reach that key, n = max(j, K) .. L-1, and over the sequences: a head that
+looks at offsets alone has one profile at every length, up to what more keys take from the softmax.
+
+Source: arXiv 2607.18759, section 5.2 and appendix E (figure 6).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from empirics.errors import EmpiricsError
+from empirics.spec import LearnedPositions
+from empirics.tasks import draw_batch
+from empirics.transformer import Transformer, shift_targets
+
+# Chunks that stay in the cache are faster than large ones.
+_CHUNK_TOKENS = 1 << 12
+_MOST_TOKENS = 1 << 28
+
+
+class HeadObservation(BaseModel):
+    """One head. `attention[j]` is its mean attention j tokens back, `attention_error` the standard error
+    over the sequences; the carrier fractions ||mean||^2 / E||.||^2 are those of its keys and queries before
+    they are turned, over all sequences and positions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: int
+    head: int
+    attention: tuple[float, ...]
+    attention_error: tuple[float, ...]
+    key_fraction: float
+    query_fraction: float
+
+    @property
+    def selected_offset(self) -> int:
+        """delta <= 0 of the highest mean attention."""
+        return -max(range(len(self.attention)), key=self.attention.__getitem__)
+
+
+class TransformerObservation(BaseModel):
+    """One length. `accuracy_by_position` is over the positions K .. L-1, `accuracy` their mean; `offset` is
+    the target K in tokens back. Profiles are over the first `profile_sequences` of the `sequences`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    length: int
+    sequences: int
+    profile_sequences: int
+    offset: int
+    accuracy: float
+    accuracy_error: float
+    accuracy_by_position: tuple[float, ...]
+    heads: tuple[HeadObservation, ...]
+
+    @property
+    def shift_head(self) -> HeadObservation:
+        """The head with the most mean attention on the target offset."""
+        return max(self.heads, key=lambda head: head.attention[self.offset])
+
+
+def observe_transformer(
+    model: Transformer, lengths: Sequence[int], sequences: int, profile_sequences: int, generator: torch.Generator
+) -> tuple[TransformerObservation, ...]:
+    """Observe a model at each length in the listed order, on fresh sequences from one generator.
+
+    Raises EmpiricsError where a length does not hold the target or has no learned position.
+    """
+    spec = model.spec
+    if not lengths or not 2 <= profile_sequences <= sequences or max(lengths) * sequences > _MOST_TOKENS:
+        raise EmpiricsError(
+            f"{sequences} sequences, {profile_sequences} of them with profiles, of lengths {list(lengths)} cannot be "
+            f"observed: give 2 profiles or more, as many sequences, and {_MOST_TOKENS} tokens or fewer a length"
+        )
+    for length in lengths:
+        if length <= spec.offset:
+            raise EmpiricsError(f"length {length} holds no token K = {spec.offset} back: give a longer one")
+        if isinstance(spec.encoding, LearnedPositions) and length > spec.encoding.rows:
+            raise EmpiricsError(f"length {length} is beyond the {spec.encoding.rows} learned positions of this run")
+    return tuple(_observe_length(model, length, sequences, profile_sequences, generator) for length in lengths)
+
+
+def carrier_fraction(parts: Sequence[Float[Tensor, "_ head length lane"]]) -> Float64[Tensor, "head"]:
+    """||mean||^2 / E||.||^2 of the vectors of every head, over sequences and positions."""
+    vectors = torch.cat([part.double().transpose(0, 1).flatten(1, 2) for part in parts], dim=1)
+    return vectors.mean(dim=1).square().sum(dim=-1) / vectors.square().sum(dim=-1).mean(dim=1)
+
+
+@torch.no_grad()
+def _observe_length(
+    model: Transformer, length: int, sequences: int, profile_sequences: int, generator: torch.Generator
+) -> TransformerObservation:
+    tokens = draw_batch(model.spec, sequences, length, generator).tokens
+    correct = torch.cat([_correct(model, chunk) for chunk in _chunks(tokens)]).double()
+    by_sequence = correct.mean(dim=1)
+    return TransformerObservation(
+        length=length,
+        sequences=sequences,
+        profile_sequences=profile_sequences,
+        offset=model.spec.offset,
+        accuracy=float(by_sequence.mean()),
+        accuracy_error=float(by_sequence.std()) / math.sqrt(sequences),
+        accuracy_by_position=tuple(correct.mean(dim=0).tolist()),
+        heads=_heads(model, tokens[:profile_sequences]),
+    )
+
+
+def _correct(model: Transformer, tokens: Int64[Tensor, "batch length"]) -> Bool[Tensor, "batch counted"]:
+    """Where the highest score is that of the target."""
+    scores = model(tokens.to(model.embedding.weight.device)).cpu()
+    return scores[:, model.spec.offset :].argmax(dim=-1) == shift_targets(tokens, model.spec.offset)
+
+
+def _heads(model: Transformer, tokens: Int64[Tensor, "batch length"]) -> tuple[HeadObservation, ...]:
+    """What every head does, from the first layer to the last."""
+    traces = [model.trace(chunk.to(model.embedding.weight.device)).layers for chunk in _chunks(tokens)]
+    heads = []
+    for layer, parts in enumerate(zip(*traces, strict=True)):
+        profiles = torch.cat([_profiles(part.attention, model.spec.offset) for part in parts])
+        mean, error = profiles.mean(dim=0), profiles.std(dim=0) / math.sqrt(len(tokens))
+        key = carrier_fraction([part.key for part in parts])
+        query = carrier_fraction([part.query for part in parts])
+        for head in range(model.spec.heads):
+            heads.append(
+                HeadObservation(
+                    layer=layer,
+                    head=head,
+                    attention=tuple(mean[head].tolist()),
+                    attention_error=tuple(error[head].tolist()),
+                    key_fraction=float(key[head]),
+                    query_fraction=float(query[head]),
+                )
+            )
+    return tuple(heads)
+
+
+def _profiles(
+    attention: Float[Tensor, "batch head length length"], offset: int
+) -> Float64[Tensor, "batch head length"]:
+    """Of every sequence the mean attention j tokens back, over the queries n = max(j, K) .. L-1."""
+    diagonals = [attention.diagonal(-back, -2, -1) for back in range(attention.shape[-1])]
+    means = [line[..., max(0, offset - back) :].double().mean(dim=-1) for back, line in enumerate(diagonals)]
+    return torch.stack(means, dim=-1).cpu()
+
+
+def _chunks(tokens: Int64[Tensor, "batch length"]) -> tuple[Int64[Tensor, "_ length"], ...]:
+    return tokens.split(max(1, _CHUNK_TOKENS // tokens.shape[1]))

@@ -1,0 +1,196 @@
+"""The score-table trainer against autograd through the plain model, and runs of a stack against runs alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import cross_entropy
+
+from empirics.errors import EmpiricsError
+from empirics.head import AttentionHead
+from empirics.learner import PlainLearner
+from empirics.observe import observe
+from empirics.spec import (
+    BucketBias,
+    Encoding,
+    LearnedPositions,
+    LinearBias,
+    NoPositions,
+    RandomizedPositions,
+    Rotary,
+    RunSpec,
+    Sinusoidal,
+    run_spec,
+    transformer_spec,
+)
+from empirics.stacked import StackedLearner, bytes_per_run, stack_key
+from empirics.table_loss import compiled, exponential
+from empirics.tasks import draw_batch, draw_length, targets
+from empirics.train import learner_of, train_together
+
+ENCODINGS: tuple[Encoding, ...] = (
+    Rotary(),
+    Rotary(base=50.0),
+    LearnedPositions(),
+    LearnedPositions(decay=0.01),
+    RandomizedPositions(),
+    Sinusoidal(base=300.0),
+    LinearBias(slope=0.3),
+    BucketBias(buckets=6),
+    NoPositions(),
+)
+KNOBS = ({}, {"heads": 4}, {"attention": "linear"}, {"second_offset": 1, "temperature": 0.5, "heads": 2})
+
+
+def small(encoding: Encoding, **fields: object) -> RunSpec:
+    """A run small enough that every encoding and knob is tried in a moment."""
+    return run_spec(encoding=encoding, width=16, vocabulary=7, batch=32, evaluation_sequences=300, **fields)
+
+
+def name(encoding: Encoding) -> str:
+    return f"{encoding.kind}-{getattr(encoding, 'base', '')}{getattr(encoding, 'decay', '')}"
+
+
+def plain_gradient(model: AttentionHead, generator: torch.Generator) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient of the next batch by autograd; a decay's part of the gradient with it."""
+    spec = model.spec
+    batch = draw_batch(spec, spec.batch, draw_length(spec, generator), generator)
+    loss = cross_entropy(model(*batch).scores, targets(spec, batch.tokens))
+    model.zero_grad()
+    loss.backward()
+    decay = spec.encoding.decay if isinstance(spec.encoding, LearnedPositions) else 0.0
+    return loss.item(), {
+        key: weight.grad + (decay * weight.detach() if key == "positions" else 0)
+        for key, weight in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: "-".join(knobs) or "plain")
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=name)
+def test_loss_gradient_and_step_are_those_of_the_plain_model(encoding: Encoding, knobs: dict) -> None:
+    """In float64, over steps of several lengths: the loss, every gradient, and the weights after Adam's step."""
+    spec = small(encoding, **knobs)
+    stack = StackedLearner([spec.model_copy(update={"seed": 3}), spec], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(spec.seed)
+    model = AttentionHead(spec, generator).double()
+    decay = encoding.decay if isinstance(encoding, LearnedPositions) else 0.0
+    groups = [
+        {"params": [weight], "weight_decay": decay * (key == "positions")} for key, weight in model.named_parameters()
+    ]
+    optimizer = torch.optim.Adam(groups, lr=spec.learning_rate)
+    for _ in range(4):
+        loss, expected = plain_gradient(model, generator)
+        assert stack.step()[1].item() == pytest.approx(loss, rel=1e-9)
+        optimizer.step()
+        for key, gradient in expected.items():
+            found = stack.gradient(1)[key]
+            assert (found - gradient).abs().max() <= 1e-9 * gradient.abs().max(), key
+        weights = stack.weights(1)
+        for key, weight in model.named_parameters():
+            assert (weights[key] - weight.detach()).abs().max() < 1e-9, key
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=name)
+def test_a_run_of_a_stack_is_the_run_alone(encoding: Encoding) -> None:
+    """Bit for bit, wherever it stands among runs of other seeds, offsets, temperatures and scalars."""
+    spec = small(encoding, seed=5)
+    other = {"rope": Rotary(base=7.0), "alibi": LinearBias(slope=2.0), "sinusoidal": Sinusoidal(base=9.0)}
+    beside = [small(other.get(encoding.kind, encoding), seed=seed, offset=4, temperature=2.0) for seed in range(3)]
+    alone, among = StackedLearner([spec]), StackedLearner([*beside[:2], spec, beside[2]])
+    for _ in range(25):
+        assert alone.step()[0] == among.step()[2]
+    assert all(torch.equal(weight, among.weights(2)[key]) for key, weight in alone.weights(0).items())
+    ((_, expected),) = alone.finish()
+    assert list(among.finish())[2][1] == expected
+    assert not torch.equal(among.weights(0)["query"], among.weights(1)["query"])
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=name)
+def test_training_in_float32_stays_with_the_plain_trainer(encoding: Encoding) -> None:
+    """Rounding parts two trainers slowly: after 200 steps the losses of the same batches are still alike."""
+    spec = small(encoding)
+    stack, plain = StackedLearner([spec]), PlainLearner(spec)
+    losses = np.array([(stack.step().item(), plain.step().item()) for _ in range(200)])
+    assert losses[-1, 1] < losses[0, 1] - 0.05
+    assert losses[:20, 0] == pytest.approx(losses[:20, 1], rel=1e-5)
+    assert losses[:, 0] == pytest.approx(losses[:, 1], rel=2e-2)
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: "-".join(knobs) or "plain")
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=name)
+def test_an_evaluation_through_tables_is_what_the_model_does(encoding: Encoding, knobs: dict) -> None:
+    spec = small(encoding, **knobs)
+    stack = StackedLearner([spec])
+    for _ in range(30):
+        stack.step()
+    generator = torch.Generator()
+    generator.set_state(stack.state()[0]["generator"])
+    ((model, evaluation),) = stack.finish()
+    plain = observe(model, spec.evaluation_lengths, spec.evaluation_sequences, generator)
+    for ours, theirs in zip(evaluation, plain, strict=True):
+        assert np.array(ours.by_head) == pytest.approx(np.array(theirs.by_head), abs=2e-6)
+        assert np.array(ours.attention) == pytest.approx(np.array(theirs.attention), abs=2e-6)
+        assert np.array(ours.error_by_head) == pytest.approx(np.array(theirs.error_by_head), abs=2e-6)
+        assert np.array(ours.attention_error) == pytest.approx(np.array(theirs.attention_error), abs=2e-6)
+        assert abs(ours.accuracy - theirs.accuracy) <= 1.5 / spec.evaluation_sequences
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    field=st.sampled_from(["width", "heads", "vocabulary", "batch", "steps", "train_lengths", "attention"]),
+    free=st.sampled_from([{"seed": 9}, {"offset": 3}, {"temperature": 3.0}, {"encoding": Rotary(base=2.0)}]),
+)
+def test_runs_of_one_shape_share_a_key_and_no_others(field: str, free: dict) -> None:
+    spec = run_spec()
+    values = {"width": 32, "heads": 2, "train_lengths": (4, 12), "attention": "linear"}
+    assert stack_key(spec) == stack_key(run_spec(**free))
+    assert stack_key(spec) != stack_key(run_spec(**free, **{field: values.get(field, 30)}))
+
+
+def test_a_vocabulary_too_large_for_tables_takes_the_sequence_path() -> None:
+    """The rule of `stack_key`, at its edge: with L = 16, B = 256, d = 64 the two ways cost the same near m = 158."""
+    assert stack_key(run_spec(vocabulary=158)).stacks and not stack_key(run_spec(vocabulary=159)).stacks
+    large = tiny_spec(vocabulary=1000)
+    assert isinstance(learner_of([large]), PlainLearner) and isinstance(learner_of([tiny_spec()]), StackedLearner)
+    (run,) = train_together([large])
+    assert run.model.embedding.shape[0] == 1000
+    assert not stack_key(transformer_spec()).stacks
+
+
+def test_runs_that_cannot_train_together_are_refused() -> None:
+    with pytest.raises(EmpiricsError, match="2 runs of more than one shape"):
+        learner_of([tiny_spec(), tiny_spec(width=32)])
+    with pytest.raises(EmpiricsError, match="train alone, got 2"):
+        learner_of([tiny_spec(vocabulary=1000), tiny_spec(vocabulary=1000, seed=1)])
+    with pytest.raises(EmpiricsError, match=r"device 'cuda:7' cannot be used here .*: give cpu"):
+        learner_of([tiny_spec()], "cuda:7")
+
+
+def test_a_stack_of_64_runs_is_far_below_a_gigabyte() -> None:
+    """The estimate by which stacks are cut holds what the arrays of a stack take."""
+    stack = StackedLearner([run_spec(seed=seed) for seed in range(64)])
+    held = sum(tensor.nbytes for state in stack.state() for tensor in state.values() if tensor.dtype == torch.float32)
+    assert held * 4 / 3 == pytest.approx(64 * bytes_per_run(run_spec()), rel=0.01)
+    assert 64 * bytes_per_run(run_spec()) < 2**30 / 50
+
+
+def test_the_compiled_exponential_is_exact_to_two_units() -> None:
+    @compiled
+    def exponentials(values):  # type: ignore[no-untyped-def]
+        found = np.empty_like(values)
+        for i in range(len(values)):
+            found[i] = exponential(values[i])
+        return found
+
+    values = -np.geomspace(1e-9, 87, 200_001).astype(np.float32)
+    exact = np.exp(values.astype(np.float64))
+    assert (np.abs(exponentials(values) - exact) / np.spacing(exact.astype(np.float32))).max() < 2
+    ends = exponentials(np.array([0, -200, -np.inf, np.nan], dtype=np.float32))
+    assert ends[0] == 1 and (ends[1:3] < 2e-38).all() and np.isnan(ends[3])
+    assert exponentials(np.array([-3.0])) == np.exp(-3.0)
+    with pytest.raises(NotImplementedError):
+        exponential(0.0)
