@@ -29,7 +29,7 @@ findings: $(READY)
 	$(BIN)/python -m bridge.findings > docs/findings.md
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "carrier needs Python 3.11 or newer: make PYTHON=python3.11")'

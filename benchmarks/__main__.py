@@ -1,13 +1,15 @@
 """`make bench`: one JSON line a benchmark, {name, value, unit, baseline, ratio}.
 
-`value` and `baseline` are seconds of CPU on one core, the best of three where that is quick; `ratio` is how many times
-cheaper the product's way is. Where the baseline would take hours, a part of it is run and scaled up.
+Of the theory `value` and `baseline` are seconds of CPU on one core, the best of three where that is quick; `ratio` is
+how many times cheaper the product's way is. Where the baseline would take hours, a part of it is run and scaled up.
+`benchmarks.training` says how training is measured; `make bench BENCH=training` runs that alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
@@ -34,8 +36,19 @@ from theory import (  # noqa: E402
 BASES = (1_000, 10_000, 100_000)
 
 
-def main() -> None:
-    """Run every benchmark."""
+def main(wanted: str = "") -> None:
+    """Run the benchmarks of theory, of training, or of both."""
+    if wanted in ("", "theory"):
+        theory()
+    if wanted in ("", "training"):
+        from benchmarks.training import training_lines
+
+        for line in training_lines():
+            print(json.dumps(line), flush=True)
+
+
+def theory() -> None:
+    """Laws, certified numbers and designs."""
     rng = np.random.default_rng(0)
     queries, keys = rng.standard_normal((2, 20, 64))
     head = Head.from_tokens(RotarySchedule.geometric(64, 10_000), 2 * queries, 2 * keys, np.full(20, 0.05), 0.125)
@@ -140,4 +153,4 @@ def _report(name: str, value: float, baseline: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

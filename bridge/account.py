@@ -10,6 +10,7 @@ import torch
 
 from bridge.compare import Comparison, Verdict
 from bridge.documents import Document
+from bridge.errors import BridgeError
 from bridge.prediction import Prediction, predict
 from bridge.sources.run import head_of_run
 from empirics.observe import Observation, observe
@@ -22,9 +23,10 @@ OBSERVATION_SEED = 260_718_759
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """What the theory said of a run and what the run did, on sequences that it had not seen."""
+    """What the theory said of a head of a run and what that did, on sequences that it had not seen."""
 
     run: Run
+    head: int
     prediction: Prediction
     observations: tuple[Observation, ...]
     seed: int
@@ -43,25 +45,36 @@ def account(
     sequences: int = SEQUENCES,
     offset: int | None = None,
     seed: int = OBSERVATION_SEED,
+    head: int = 0,
 ) -> Account:
-    """Predict a run's attention `offset` tokens back (its target), observe it on fresh sequences, compare."""
-    prediction = prediction_of(run, lengths, offset)
+    """Predict a head's attention `offset` tokens back (its target), observe it on fresh sequences, compare."""
+    prediction = prediction_of(run, lengths, offset, head)
     observations = observe(run.model, lengths, sequences, torch.Generator().manual_seed(seed))
-    return compare(run, prediction, observations, seed)
+    return compare(run, prediction, observations, seed, head)
 
 
-def prediction_of(run: Run, lengths: Sequence[int] = LENGTHS, offset: int | None = None) -> Prediction:
-    """What the theory says of a run at `offset` tokens back (its target)."""
-    return predict(head_of_run(run), run.spec.offset if offset is None else offset, lengths)
+def prediction_of(run: Run, lengths: Sequence[int] = LENGTHS, offset: int | None = None, head: int = 0) -> Prediction:
+    """What the theory says of a head at `offset` tokens back (its target).
+
+    Raises BridgeError for linear attention, which has no softmax to dilute it.
+    """
+    if run.spec.attention == "linear":
+        raise BridgeError(
+            f"run {run.spec.id} has linear attention, of which no dilution law speaks: give a softmax run"
+        )
+    return predict(head_of_run(run, head), run.spec.offset if offset is None else offset, lengths)
 
 
-def compare(run: Run, prediction: Prediction, observations: tuple[Observation, ...], seed: int) -> Account:
-    """A prediction against observations of a run at the same lengths, drawn from one seed."""
-    observed = np.array([seen.attention[prediction.offset] for seen in observations])
-    error = np.array([seen.attention_error[prediction.offset] for seen in observations])
+def compare(
+    run: Run, prediction: Prediction, observations: tuple[Observation, ...], seed: int, head: int = 0
+) -> Account:
+    """A prediction against observations of a head at the same lengths, drawn from one seed."""
+    observed = np.array([seen.by_head[head][prediction.offset] for seen in observations])
+    error = np.array([seen.error_by_head[head][prediction.offset] for seen in observations])
     axis = prediction.lengths
     return Account(
         run,
+        head,
         prediction,
         observations,
         seed,

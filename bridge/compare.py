@@ -87,8 +87,21 @@ def same_digits(ours: float, printed: float, decimals: int) -> bool:
     return f"{ours:.{decimals}f}" == f"{printed:.{decimals}f}"
 
 
+def tolerance(measured: Measured, decimals: int) -> float:
+    """How far a printed number may lie from ours: a unit of its last digit and, over seeds, two errors of our mean.
+
+    For a single seed it is .01 where the number has one or two decimals, else that unit; a number without decimals,
+    such as an offset, has to be the same.
+    """
+    unit = 10.0**-decimals
+    if decimals == 0:
+        return 0.5
+    if measured.spread is None:
+        return max(unit, 0.01) if decimals <= 2 else unit
+    return unit + 2 * measured.standard_error
+
+
 def against_printed(measured: Measured, printed: float, decimals: int) -> Verdict:
-    """Agrees within half a unit of the last printed digit and `LIMIT` standard errors of ours."""
-    tolerance = 0.5 * 10.0**-decimals + LIMIT * measured.standard_error
-    agrees = same_digits(measured.value, printed, decimals) or abs(measured.value - printed) <= tolerance
+    """Agrees within `tolerance`, which was fixed before the runs."""
+    agrees = abs(measured.value - printed) <= tolerance(measured, decimals) * (1 + 1e-9)
     return Verdict.AGREES if agrees else Verdict.DEVIATES

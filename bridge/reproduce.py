@@ -1,18 +1,18 @@
-"""Train what targets need, none twice, and put the printed numbers beside ours."""
+"""Train what targets need, none twice, and measure every number of the paper beside its printed one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.documents import Document
 from bridge.figures.save import save_results
 from bridge.paper.target import Cell, Preset, Target, table
-from empirics.spec import RunSpec
+from empirics.spec import Spec
 from empirics.store import Store
-from empirics.sweep import SweepProgress, missing, sweep
-from empirics.train import Run
+from empirics.sweep import missing, sweep
+from empirics.train import AnyRun, Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class Reproduced:
 
     target: Target
     cells: tuple[Cell, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[AnyRun, ...]
     files: tuple[Path, ...]
 
     @property
@@ -31,60 +31,46 @@ class Reproduced:
 
 
 def steps_to_train(targets: Sequence[Target], preset: Preset, store: Store) -> int:
-    """Optimizer steps that `reproduce` will make."""
+    """Optimizer steps of the runs that are not there."""
     return sum(spec.steps for spec in missing(_specs(targets, preset), store))
 
 
-def reproduce(
+def train_targets(
     targets: Sequence[Target],
     preset: Preset,
     store: Store,
-    out: Path,
-    workers: int = 2,
-    progress: SweepProgress | None = None,
+    executor: Executor | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> None:
+    """Train the missing runs of all targets, each once."""
+    sweep(_specs(targets, preset), store, executor, device=device, progress=progress)
+
+
+def measure(
+    targets: Sequence[Target], preset: Preset, store: Store, out: Path, progress: Progress | None = None
 ) -> tuple[Reproduced, ...]:
-    """Train the missing runs, measure every cell, write table and figure of every target to `out`."""
-    sweep(_specs(targets, preset), store, workers, progress)
-    runs = {spec: store.load(spec) for spec in _specs(targets, preset)}
-    return tuple(_one(target, preset, tuple(runs[spec] for spec in target.specs_at(preset)), out) for target in targets)
+    """Measure every cell of targets whose runs are in the store, and write table and figure of each to `out`."""
+    results = []
+    for target in targets:
+        results.append(_measure_one(target, preset, store, out))
+        if progress is not None:
+            progress(1)
+    return tuple(results)
 
 
-def reproduce_document(results: Sequence[Reproduced], store: Store, seconds: float) -> Document:
-    """`carrier reproduce` as JSON: every cell, every run behind it."""
-    specs = dict.fromkeys(run.spec for one in results for run in one.runs)
-    return {
-        "targets": [
-            {
-                "id": one.target.id,
-                "statement": one.target.statement,
-                "cells": [_cell_document(cell) for cell in one.cells],
-            }
-            for one in results
-        ],
-        "runs": [{"id": spec.id, "seed": spec.seed, "path": str(store.path(spec))} for spec in specs],
-        "files": [str(file) for one in results for file in one.files],
-        "seconds": round(seconds, 3),
-    }
+def reproduce(targets: Sequence[Target], preset: Preset, store: Store, out: Path) -> tuple[Reproduced, ...]:
+    """Train in this process what is missing, and measure."""
+    train_targets(targets, preset, store)
+    return measure(targets, preset, store, out)
 
 
-def _cell_document(cell: Cell) -> Document:
-    return {
-        "row": cell.printed.row,
-        "column": cell.printed.column,
-        "printed": cell.printed.value,
-        "ours": cell.measured.value,
-        "spread": cell.measured.spread,
-        "verdict": cell.verdict.value,
-        "recorded": cell.printed.recorded.value,
-        "reason": cell.reason,
-    }
-
-
-def _one(target: Target, preset: Preset, runs: tuple[Run, ...], out: Path) -> Reproduced:
+def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Reproduced:
+    runs = tuple(store.load(spec) for spec in target.specs_at(preset))
     cells = target.cells(runs, preset)
     figure = target.draw(runs) if target.draw is not None else None
     return Reproduced(target, cells, runs, save_results(out, target.id, table(target, cells), figure))
 
 
-def _specs(targets: Sequence[Target], preset: Preset) -> tuple[RunSpec, ...]:
+def _specs(targets: Sequence[Target], preset: Preset) -> tuple[Spec, ...]:
     return tuple(dict.fromkeys(spec for target in targets for spec in target.specs_at(preset)))

@@ -11,8 +11,9 @@ from bridge.compare import LIMIT
 from bridge.documents import Document
 from bridge.tables import Table, number
 from empirics.observe import Observation
+from empirics.observe_transformer import TransformerObservation
 from empirics.store import RunRecord
-from empirics.train import Run
+from empirics.train import AnyRun, Run, TransformerRun
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,26 @@ def account_table(told: Account) -> Table:
     return Table(title, columns, rows, notes)
 
 
-def evaluation_table(title: str, evaluation: Sequence[Observation]) -> Table:
-    """What a run did directly after training, the peak with its offset."""
-    rows = tuple(
-        (str(seen.length), f"{seen.accuracy:.4f}", f"{seen.peak:.4f}", str(seen.selected_offset)) for seen in evaluation
-    )
-    return Table(title, ("L", "accuracy", "peak attention", "at offset"), rows)
+def run_table(run: AnyRun) -> Table:
+    """What a run did directly after training: accuracy by length, and each peak with the offset at which it stands."""
+    title = f"{run.spec.id}: directly after training"
+    if isinstance(run, TransformerRun):
+        shift = ("L", "accuracy", "head with most attention at -K", "its attention there", "it selects")
+        return Table(title, shift, tuple(_shift_row(seen) for seen in run.evaluation))
+    columns = ("L", "accuracy", "peak attention", "at offset", "offsets of the heads")
+    count = len(columns) - (run.spec.heads == 1)
+    return Table(title, columns[:count], tuple(_peak_row(seen)[:count] for seen in run.evaluation))
+
+
+def _peak_row(seen: Observation) -> tuple[str, ...]:
+    offsets = " ".join(map(str, seen.selected_by_head))
+    return str(seen.length), f"{seen.accuracy:.4f}", f"{seen.peak:.4f}", str(seen.selected_offset), offsets
+
+
+def _shift_row(seen: TransformerObservation) -> tuple[str, ...]:
+    head = seen.shift_head
+    share = f"{head.attention[seen.offset]:.4f}"
+    return str(seen.length), f"{seen.accuracy:.4f}", f"{head.layer}.{head.head}", share, str(head.selected_offset)
 
 
 def runs_table(states: Sequence[RunState]) -> Table:
@@ -88,7 +103,7 @@ def run_states_document(states: Sequence[RunState]) -> Document:
     return {"runs": entries}
 
 
-def run_document(run: Run, path: Path) -> Document:
+def run_document(run: AnyRun, path: Path) -> Document:
     """`carrier train` and `carrier runs show` as JSON."""
     return {
         "id": run.spec.id,
@@ -96,10 +111,13 @@ def run_document(run: Run, path: Path) -> Document:
         "path": str(path),
         "spec": run.spec.model_dump(mode="json"),
         "seconds": run.seconds,
-        "evaluation": [
-            seen.model_dump(mode="json") | {"selected_offset": seen.selected_offset} for seen in run.evaluation
-        ],
+        "evaluation": [_seen_document(seen) for seen in run.evaluation],
     }
+
+
+def _seen_document(seen: Observation | TransformerObservation) -> Document:
+    offset = seen.selected_offset if isinstance(seen, Observation) else seen.shift_head.selected_offset
+    return seen.model_dump(mode="json") | {"selected_offset": offset}
 
 
 def accuracy_table(rotary: Run, learned: Run) -> Table:

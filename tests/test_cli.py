@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import run_carrier, tiny_spec, without_training_extra
 
-from empirics.spec import LearnedPositions
+from bridge.paper import TARGETS
+from bridge.paper.target import Preset
+from empirics.spec import LearnedPositions, transformer_spec
 from empirics.store import Store
+from empirics.sweep import sweep
 from theory.statements import STATEMENTS
 
 
@@ -122,15 +125,24 @@ def test_reproduce_walks_through_every_target_and_trains_no_run_twice(tmp_path: 
     runs, out = tmp_path / "runs", tmp_path / "out"
     options = ("all", "--preset", "smoke", "--runs", str(runs), "--out", str(out), "--json")
     told = document(run_carrier("reproduce", *options))
-    assert [one["id"] for one in told["targets"]] == ["table-1", "table-2", "table-7", "figure-1", "figure-3"]
+    assert [one["id"] for one in told["targets"]] == [target.id for target in TARGETS]
+    assert {f"table-{n}" for n in range(1, 9)} | {f"figure-{n}" for n in range(1, 7)} < {t.id for t in TARGETS}
     cells = [cell for one in told["targets"] for cell in one["cells"]]
     assert all(cell.keys() >= {"row", "column", "printed", "ours", "spread", "verdict", "reason"} for cell in cells)
     assert {cell["verdict"] for cell in cells} == {"out of regime"}
     assert {cell["reason"] for cell in cells} == {"the smoke preset is not the paper's setting"}
-    assert len(told["runs"]) == 26 == len(Store(runs).paths())
+    specs = {spec for target in TARGETS for spec in target.specs_at(Preset.SMOKE)}
+    assert len(told["runs"]) == len(specs) == len(Store(runs).paths()) > 70
     assert {run.keys() >= {"id", "seed", "path"} for run in told["runs"]} == {True}
-    for name in ("table-1.csv", "table-2.csv", "figure-1.png", "figure-1.svg", "figure-3.png"):
+    for name in (
+        "table-1.csv",
+        "text-claims.csv",
+        *(f"figure-{n}.{kind}" for n in range(1, 7) for kind in ("png", "svg")),
+    ):
         assert (out / name).stat().st_size > 0
+    kept = json.loads((out / "results.json").read_text())
+    assert kept == {key: value for key, value in told.items() if key != "seconds"} and kept["preset"] == "smoke"
+    assert "none compared" in (out / "results.md").read_text()
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     stamps = [(path / "run.json").stat().st_mtime_ns for path in Store(runs).paths()]
     document(run_carrier("reproduce", *options))
@@ -160,7 +172,17 @@ def test_the_demo_at_smoke_size(tmp_path: Path) -> None:
         (("train", "--base", "0"), "base: Input should be greater than 0"),
         (("train", "--base", "-10"), "base: Input should be greater than 0"),
         (("train", "--base", "nan"), "base: Input should be"),
-        (("train", "--encoding", "ape", "--base", "100"), "learned positions, which have no rotary base"),
+        (("train", "--encoding", "ape", "--base", "100"), "--base 100 was given with ape positions, which have none"),
+        (("train", "--buckets", "8"), "--buckets 8 was given with rope positions, which have none"),
+        (("train", "--heads", "3"), "width 64 does not split into 3 heads"),
+        (("train", "--attention", "hard"), "attention: Input should be 'softmax' or 'linear'"),
+        (("train", "--second-offset", "9"), "offset K = 9 must be below the shortest training length 8"),
+        (("train", "--device", "cuda"), "device 'cuda' cannot be used here"),
+        (("train", "--device", "abacus"), "device 'abacus' cannot be used here"),
+        (
+            ("reproduce", "table-7", "--preset", "smoke", "--scheduler", "host"),
+            "'host' is no address of a Dask scheduler",
+        ),
         (("train", "--encoding", "rotary"), "Input tag 'rotary'"),
         (("train", "--train-lengths", "8,12,16"), "train_lengths"),
         (("train", "--train-lengths", "1"), "--train-lengths needs whole numbers from 2"),
@@ -235,7 +257,42 @@ def test_every_folder_of_a_store_is_listed(tiny_store: Store, tmp_path: Path) ->
 
 def test_learned_positions_are_no_head_to_predict(tiny_store: Store) -> None:
     path = str(tiny_store.path(tiny_spec(encoding=LearnedPositions())))
-    assert "has learned positions" in one_line(run_carrier("predict", path))
+    assert "adds positions to its embedding" in one_line(run_carrier("predict", path))
+
+
+def test_a_run_of_several_heads_is_predicted_head_by_head(tmp_path: Path) -> None:
+    """ALiBi, two heads: each is observed beside its own prediction; a third is refused, and so is a deeper layer."""
+    options = (
+        "--encoding",
+        "alibi",
+        "--slope",
+        "0.3",
+        "--heads",
+        "2",
+        "--width",
+        "8",
+        "--steps",
+        "40",
+        "--offset",
+        "1",
+    )
+    run = document(run_carrier("train", *options, "--runs", str(tmp_path / "runs"), "--json"))["path"]
+    lengths = ("--lengths", "8,20,40", "--observe", "4000", "--json")
+    first, second = (document(run_carrier("predict", run, "--head", head, *lengths)) for head in "01")
+    assert (first["head"], second["head"]) == (0, 1) and first["laws"] != second["laws"]
+    assert first["verdicts"]["exact"] == second["verdicts"]["exact"] == "agrees"
+    assert "has heads 0 to 1, got 2" in one_line(run_carrier("predict", run, "--head", "2"))
+    assert "has layer 0 only, got layer 1" in one_line(run_carrier("predict", run, "--layer", "1"))
+
+
+def test_a_transformer_is_shown_and_not_taken_for_a_head(tmp_path: Path) -> None:
+    spec = transformer_spec(width=16, steps=2, batch=4, evaluation_sequences=8, profile_sequences=4)
+    store = Store.open(tmp_path / "runs")
+    sweep([spec], store)
+    shown = document(run_carrier("runs", "show", str(store.path(spec)), "--json"))
+    assert shown["spec"]["model"] == "transformer" and len(shown["evaluation"][0]["heads"]) == 8
+    assert "head with most attention at -K" in run_carrier("runs", "show", str(store.path(spec))).stdout
+    assert "is a transformer" in one_line(run_carrier("predict", str(store.path(spec))))
 
 
 @pytest.mark.parametrize(

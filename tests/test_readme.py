@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -73,17 +74,41 @@ def test_every_carrier_command_runs(models: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "out").glob("rope-k3-d32-seed0-*-offset-3.png"))
 
 
-def test_the_python_blocks_say_what_they_print() -> None:
-    printed = []
-    for block in blocks("python"):
-        done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout.strip().splitlines())
-    (curve, facts), (plain, scaled, best) = printed
+def test_the_python_blocks_say_what_they_print(tmp_path: Path) -> None:
+    printed = [run_python(block, tmp_path).splitlines() for block in blocks("python")]
+    (accuracies,), (curve, facts), (plain, scaled, best) = printed
+    assert len(re.findall(r"'[01]\.\d\d'", accuracies)) == 8
     values = [float(value) for value in curve.strip("[]").split()]
     assert facts == "8 None" and values == sorted(values, reverse=True) and values[0] < 1
     assert plain.startswith("101 [0.57881184898954146") and scaled.startswith("101 [0.63046006036108845")
     assert abs(float(best) - 0.296) < 1e-4
+
+
+def test_the_sweep_on_slurm_runs_where_its_cluster_is_a_local_one(tmp_path: Path) -> None:
+    """dask-jobqueue's cluster is played by Dask's local one: all else is the README's own text."""
+    (tmp_path / "dask_jobqueue.py").write_text(
+        "from distributed import LocalCluster\n"
+        "class SLURMCluster(LocalCluster):\n"
+        "    def __init__(self, **options):\n"
+        "        super().__init__(n_workers=2, threads_per_worker=1, dashboard_address=None)\n"
+        "    def scale(self, jobs): assert jobs == 32\n"
+    )
+    laptop, slurm = next(block for block in blocks("python") if "local_pool" in block), blocks("python slurm")[0]
+    setup = laptop[: laptop.index("if __name__")]
+    count = 'print(sum(store.has(spec) for store in [Store(Path("runs"))] for spec in specs))'
+    assert run_python(f"{setup}{slurm}    {count}\n", tmp_path) == "8"
+
+
+def test_results_in_the_readme_are_those_on_record() -> None:
+    """Its table of what came back is the one that docs/results/paper/results.json gives."""
+    recorded = json.loads((ROOT / "docs/results/paper/results.json").read_text())
+    assert recorded["preset"] == "paper"
+    for one in recorded["targets"]:
+        cells = one["cells"]
+        back = [cell for cell in cells if cell["verdict"] == "agrees"]
+        digits = sum(cell["same_digits"] for cell in back)
+        assert f"| {one['id']} | {len(cells)} | {len(back)} | {digits} |" in README
+    assert "| figure-6 |" in README
 
 
 def test_every_public_name_of_the_theory_in_the_readme_is_one() -> None:
@@ -97,6 +122,16 @@ def test_links_exist_and_every_command_but_demo_is_shown() -> None:
         assert (ROOT / link).exists(), link
     used = {shlex.split(line)[1] for line in commands() if line.startswith("carrier ")}
     assert used == {"verify", "reproduce", "train", "runs", "predict", "inspect"}
+
+
+def run_python(code: str, folder: Path) -> str:
+    """What code prints, run in a folder of its own as a file would be."""
+    script = folder / "script.py"
+    script.write_text(code)
+    environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    done = subprocess.run([sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def environment_of_this_python(folder: Path) -> dict[str, str]:

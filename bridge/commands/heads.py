@@ -72,9 +72,9 @@ def predict(
     back = None if offset is None else abs(offset)
     folder = None if out is None else output_folder(out)
     if source.is_dir():
-        if (layer, head) != (0, 0):
-            raise BridgeError(f"a run has layer 0 with head 0 only, got layer {layer}, head {head}")
-        _predict_run(source, back, axis, observe, folder, as_json)
+        if layer:
+            raise BridgeError(f"a run has layer 0 only, got layer {layer}")
+        _predict_run(source, head, back, axis, observe, folder, as_json)
     elif observe and source.is_file():
         raise BridgeError("--observe needs a run: observing a checkpoint needs activations, which this version lacks")
     else:
@@ -84,6 +84,7 @@ def predict(
 
 def _predict_run(
     source: Path,
+    head: int,
     offset: int | None,
     lengths: tuple[int, ...] | None,
     sequences: int,
@@ -94,24 +95,30 @@ def _predict_run(
         from bridge.account import LENGTHS, account, account_document, prediction_of
         from bridge.run_views import account_table
         from empirics.store import load_run
+        from empirics.train import Run
 
     run, axis = load_run(source), lengths or LENGTHS
+    if not isinstance(run, Run):
+        raise BridgeError(f"run {run.spec.id} is a transformer: `carrier predict` takes runs of the one-layer model")
+    if head >= run.spec.heads:
+        raise BridgeError(f"run {run.spec.id} has heads 0 to {run.spec.heads - 1}, got {head}")
     assumptions = ("tokens are independent and uniform, as in the task",)
-    told = account(run, axis, sequences, offset) if sequences else None
-    prediction = told.prediction if told else prediction_of(run, axis, offset)
-    title = f"predicted attention at offset {-prediction.offset}, {run.spec.id}"
+    told = account(run, axis, sequences, offset, head=head) if sequences else None
+    prediction = told.prediction if told else prediction_of(run, axis, offset, head)
+    named = run.spec.id if run.spec.heads == 1 else f"head {head} of {run.spec.id}"
+    title = f"predicted attention at offset {-prediction.offset}, {named}"
     shown = account_table(told) if told else prediction_table(title, prediction)
 
     def draw() -> Any:
         from bridge.figures.runs import account_figure
 
-        return account_figure(told) if told else _figure([(run.spec.id, prediction)], run.spec.train_lengths[1])
+        return account_figure(told) if told else _figure([(named, prediction)], run.spec.train_lengths[1])
 
     files = _saved(folder, f"{run.spec.id}-offset-{prediction.offset}", shown, draw)
     show(
         as_json,
         lambda: (
-            predict_document(0, 0, prediction, assumptions, prediction.residuals(), files)
+            predict_document(0, head, prediction, assumptions, prediction.residuals(), files)
             | (account_document(told) if told else {})
         ),
         (shown,),

@@ -18,3 +18,7 @@ TokenizerFile = Annotated[Path | None, typer.Option("--tokenizer", help="llama2.
 TextFile = Annotated[Path | None, typer.Option("--text", help="Text whose tokens are counted; default: short stories.")]
 Sha256 = Annotated[str | None, typer.Option("--sha256", help="Refuse a checkpoint with another checksum.")]
 Layer = Annotated[int, typer.Option("--layer", help="Layer; only 0 follows from weights alone.")]
+Device = Annotated[str, typer.Option("--device", help="Where runs train: cpu, or cuda where there is one.")]
+Scheduler = Annotated[
+    str | None, typer.Option("--scheduler", help="Dask scheduler whose workers train: tcp://HOST:8786.")
+]

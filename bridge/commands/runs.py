@@ -30,12 +30,11 @@ def verify_runs(runs: RunsFolder = Path("runs"), as_json: Json = False) -> None:
 def show_run(run: Annotated[Path, typer.Argument(help="Folder of a run.")], as_json: Json = False) -> None:
     """Spec and evaluation of one run."""
     with needs_training_extra():
-        from bridge.run_views import evaluation_table, run_document
+        from bridge.run_views import run_document, run_table
         from empirics.store import load_run
 
     loaded = load_run(run)
-    shown = evaluation_table(f"{loaded.spec.id}: directly after training", loaded.evaluation)
-    show(as_json, lambda: run_document(loaded, run), (shown,), (loaded.spec.to_json().rstrip(),))
+    show(as_json, lambda: run_document(loaded, run), (run_table(loaded),), (loaded.spec.to_json().rstrip(),))
 
 
 def _states(root: Path, as_json: bool) -> bool:

@@ -1,28 +1,45 @@
-"""`carrier train`, `carrier reproduce`, `carrier demo`: what trains."""
+"""`carrier train` and `carrier demo`: one head of one's own, and the main job."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bridge.commands.options import Json, OutFolder, PresetName, RunsFolder, Workers
+from bridge.commands.options import Device, Json, OutFolder, PresetName, RunsFolder
 from bridge.commands.terminal import finish, lengths_from, needs_training_extra, progress, say, show
 from bridge.errors import BridgeError
 from bridge.output import output_folder
 from bridge.views import carrier_notes
-from empirics.spec import EVALUATION_LENGTHS, run_spec
+from empirics.spec import EVALUATION_LENGTHS, RunSpec, run_spec
 
 _EVALUATION_LENGTHS = ",".join(map(str, EVALUATION_LENGTHS))
+# The encodings that each of these options belongs to.
+_BELONGS = {
+    "base": ("rope", "sinusoidal"),
+    "slope": ("alibi",),
+    "buckets": ("t5",),
+    "decay": ("ape",),
+}
 
 
 def train(
-    encoding: Annotated[str, typer.Option(help="rope or ape (learned positions).")] = "rope",
+    encoding: Annotated[
+        str, typer.Option(help="rope, ape (learned positions), randomized, sinusoidal, alibi, t5 or none.")
+    ] = "rope",
     offset: Annotated[int, typer.Option(help="Target offset K in tokens back.")] = 2,
-    width: Annotated[int, typer.Option(help="Width d of the head.")] = 64,
-    base: Annotated[float | None, typer.Option(help="Rotary base; 10000 if not given.")] = None,
+    second_offset: Annotated[
+        int | None, typer.Option(help="Retrieval by mode: the last token asks for K or for this offset.")
+    ] = None,
+    width: Annotated[int, typer.Option(help="Width d of the layer.")] = 64,
+    heads: Annotated[int, typer.Option(help="Heads that share the width.")] = 1,
+    attention: Annotated[str, typer.Option(help="softmax or linear.")] = "softmax",
+    temperature: Annotated[float, typer.Option(help="Factor on the logits.")] = 1.0,
+    base: Annotated[float | None, typer.Option(help="Base of rope or sinusoidal positions; else 10000.")] = None,
+    slope: Annotated[float | None, typer.Option(help="Slope of alibi in nats a token; else 0.5.")] = None,
+    buckets: Annotated[int | None, typer.Option(help="Distances that t5 tells apart; else 32.")] = None,
+    decay: Annotated[float | None, typer.Option(help="Weight decay on learned positions (coupled L2); else 0.")] = None,
     vocabulary: Annotated[int, typer.Option(help="Number of tokens m.")] = 20,
     train_lengths: Annotated[str, typer.Option(help="Shortest and longest training length.")] = "8,16",
     evaluation_lengths: Annotated[str, typer.Option(help="Lengths observed after training.")] = _EVALUATION_LENGTHS,
@@ -31,20 +48,21 @@ def train(
     learning_rate: Annotated[float, typer.Option(help="Adam's step size.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Seed of the one generator of the run.")] = 0,
     runs: RunsFolder = Path("runs"),
+    device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Train one head at settings of your own; a run that is there already is shown, not trained again."""
-    if encoding == "ape" and base is not None:
-        raise BridgeError(f"--base {base:g} was given with learned positions, which have no rotary base: drop one")
     trained = lengths_from("--train-lengths", train_lengths)
     observed = lengths_from("--evaluation-lengths", evaluation_lengths)
-    positions: dict[str, float | int] = {} if base is None else {"base": base}
-    if encoding == "ape":
-        positions["rows"] = max(*trained, *observed) + 1
+    scalars = {"base": base, "slope": slope, "buckets": buckets, "decay": decay}
     spec = run_spec(
-        encoding={"kind": encoding, **positions},
+        encoding=_encoding(encoding, scalars, max(*trained, *observed) + 1),
         offset=offset,
+        second_offset=second_offset,
         width=width,
+        heads=heads,
+        attention=attention,
+        temperature=temperature,
         vocabulary=vocabulary,
         train_lengths=trained if len(trained) > 1 else trained * 2,
         evaluation_lengths=observed,
@@ -54,46 +72,15 @@ def train(
         seed=seed,
     )
     with needs_training_extra():
-        from bridge.run_views import evaluation_table, run_document
+        from bridge.run_views import run_document, run_table
         from empirics.store import Store
         from empirics.sweep import missing, sweep
 
     store = Store.open(runs)
     with progress(sum(one.steps for one in missing([spec], store)), "training") as advance:
-        sweep([spec], store, 1, advance)
+        sweep([spec], store, device=device, progress=advance)
     run, path = store.load(spec), store.path(spec)
-    shown = evaluation_table(f"{spec.id}: directly after training", run.evaluation)
-    show(as_json, lambda: run_document(run, path), (shown,), (f"run: {path}",))
-
-
-def reproduce(
-    targets: Annotated[list[str], typer.Argument(help="table-1, table-2, table-7, figure-1, figure-3 or all.")],
-    preset: PresetName = "paper",
-    runs: RunsFolder = Path("runs"),
-    out: OutFolder = Path("out"),
-    workers: Workers = 2,
-    as_json: Json = False,
-) -> None:
-    """Train what tables and figures of the paper need and put its numbers beside ours."""
-    with needs_training_extra():
-        from bridge import paper
-        from bridge.paper.target import grid, preset_of
-        from bridge.reproduce import reproduce as reproduce_targets
-        from bridge.reproduce import reproduce_document, steps_to_train
-        from empirics.store import Store
-
-    started, size = perf_counter(), preset_of(preset)
-    chosen = paper.TARGETS if "all" in targets else tuple(paper.target(name) for name in dict.fromkeys(targets))
-    folder, store = output_folder(out), Store.open(runs)
-    with progress(steps_to_train(chosen, size, store), "training") as advance:
-        results = reproduce_targets(chosen, size, store, folder, workers, advance)
-    show(
-        as_json,
-        lambda: reproduce_document(results, store, perf_counter() - started),
-        tuple(grid(one.target, one.cells) for one in results),
-        tuple(f"written: {file}" for one in results for file in one.files),
-    )
-    finish(all(one.as_recorded for one in results))
+    show(as_json, lambda: run_document(run, path), (run_table(run),), (f"run: {path}",))
 
 
 def demo(
@@ -116,12 +103,13 @@ def demo(
         from empirics.sweep import missing, sweep
 
     size, target = preset_of(preset), paper.target("table-7")
-    rotary_spec, learned_spec = specs = (*target.specs_at(size), *shrink(learned(2, 1), size))
+    specs = [spec for spec in (*target.specs, *learned(2, 1)) if isinstance(spec, RunSpec)]
+    rotary_spec, learned_spec = (spec for spec in shrink(tuple(specs), size) if isinstance(spec, RunSpec))
     folder, store = output_folder(out), Store.open(runs)
-    if todo := missing(specs, store):
-        say(f"training {len(todo)} heads: K=2, seed 0, rotary and learned positions; about a minute")
+    if todo := missing([rotary_spec, learned_spec], store):
+        say(f"training {len(todo)} heads: K=2, seed 0, rotary and learned positions; seconds")
     with progress(sum(spec.steps for spec in todo), "training") as advance:
-        sweep(specs, store, 2, advance)
+        sweep(todo, store, progress=advance)
     (printed,) = reproduce_targets((target,), size, store, folder)
     show(False, dict, (grid(target, printed.cells),))
     say(f"observing the rotary head on {sequences} fresh sequences a length; about a minute")
@@ -135,3 +123,15 @@ def demo(
     show(False, dict, (shown,), carrier_notes(told.prediction))
     show(False, dict, (accuracies,), tuple(f"written: {file}" for file in files))
     finish(size is Preset.SMOKE or (printed.as_recorded and told.agrees and holds_in_range_only(pinned)))
+
+
+def _encoding(kind: str, scalars: dict[str, float | int | None], rows: int) -> dict[str, Any]:
+    """Fields of an encoding; a scalar that it does not have is refused."""
+    given = {name: value for name, value in scalars.items() if value is not None}
+    for name, value in given.items():
+        if kind not in _BELONGS[name]:
+            raise BridgeError(
+                f"--{name} {value:g} was given with {kind} positions, which have none: drop one of the two "
+                f"(it belongs to {' and '.join(_BELONGS[name])})"
+            )
+    return {"kind": kind, **given} | ({"rows": rows} if kind in ("ape", "randomized") else {})

@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from bridge.compare import LIMIT, Measured, Verdict, against_printed, same_digits
+from bridge.compare import Measured, Verdict, against_printed, same_digits
 from bridge.errors import BridgeError
 from bridge.tables import Table, number
-from empirics.spec import LearnedPositions, Rotary, RunSpec, run_spec
-from empirics.train import Run
+from empirics.spec import LearnedPositions, Rotary, RunSpec, Spec, run_spec
+from empirics.train import AnyRun
 
 CellKey = tuple[str, str]
 
 _LEGEND = (
     "spread: standard deviation over seeds; - where there is one seed",
-    f"digits: ours rounds to the printed number; agrees: within half a unit of its last digit and {LIMIT} s.e. of ours",
+    "digits: ours rounds to the printed number; agrees: within a unit of its last digit and, over seeds, 2 s.e. of our "
+    "mean, for one seed within .01",
 )
+# At the preset smoke a run is as small as goes through every path.
+_SMALL = {"steps": 20, "batch": 32, "evaluation_sequences": 64}
+_SMALL_TRANSFORMER = {"steps": 4, "batch": 8, "width": 32, "evaluation_sequences": 16, "profile_sequences": 8}
 
 
 class Preset(StrEnum):
@@ -64,6 +69,11 @@ class Cell:
         return same_digits(self.measured.value, self.printed.value, self.printed.decimals)
 
     @property
+    def agrees(self) -> bool:
+        """Whether the printed number came back."""
+        return self.verdict is Verdict.AGREES
+
+    @property
     def word(self) -> str:
         """The verdict in a word, "digits" where it agrees to the last printed one."""
         return "digits" if self.verdict is Verdict.AGREES and self.digits else self.verdict.value
@@ -76,24 +86,33 @@ class Cell:
 
 @dataclass(frozen=True)
 class Target:
-    """One table or figure. `measure` gives every printed cell its number from the runs of `specs`."""
+    """One table or figure. `measure` gives every printed cell its number from the runs of `specs`, in their order,
+    and may give more cells than are printed. `beside` gives tables of what the paper does not print, such as where a
+    peak stands and what the laws say of it; `notes` say what a reader should know beside the paper's caption.
+    """
 
     id: str
     title: str
     statement: str
-    specs: tuple[RunSpec, ...]
+    specs: tuple[Spec, ...]
     printed: tuple[Printed, ...]
-    measure: Callable[[tuple[Run, ...]], Mapping[CellKey, Measured]]
-    draw: Callable[[tuple[Run, ...]], Figure] | None = None
+    measure: Callable[[Any], Mapping[CellKey, Measured]]
+    draw: Callable[[Any], Figure] | None = None
+    notes: tuple[str, ...] = ()
+    beside: Callable[[Any], tuple[Table, ...]] | None = None
 
-    def specs_at(self, preset: Preset) -> tuple[RunSpec, ...]:
+    def specs_at(self, preset: Preset) -> tuple[Spec, ...]:
         """The specs of a preset, in the order in which `measure` takes their runs."""
         return shrink(self.specs, preset)
 
-    def cells(self, runs: tuple[Run, ...], preset: Preset) -> tuple[Cell, ...]:
+    def cells(self, runs: tuple[AnyRun, ...], preset: Preset) -> tuple[Cell, ...]:
         """Every printed number with ours and its verdict."""
         measured = self.measure(runs)
         return tuple(_cell(printed, measured[printed.key], preset) for printed in self.printed)
+
+    def companions(self, runs: tuple[AnyRun, ...]) -> tuple[Table, ...]:
+        """The tables of `beside`, none where there are none."""
+        return self.beside(runs) if self.beside is not None else ()
 
 
 def preset_of(name: str) -> Preset:
@@ -103,12 +122,15 @@ def preset_of(name: str) -> Preset:
     return Preset(name)
 
 
-def shrink(specs: tuple[RunSpec, ...], preset: Preset) -> tuple[RunSpec, ...]:
-    """The specs of the paper at the size of a preset."""
+def shrink(specs: tuple[Spec, ...], preset: Preset) -> tuple[Spec, ...]:
+    """The specs of the paper at the size of a preset; what has fewer steps than that already keeps them."""
     if preset is Preset.PAPER:
         return specs
-    small = {"steps": 20, "batch": 32, "evaluation_sequences": 64}
-    return tuple(spec.model_copy(update=small) for spec in specs)
+    small = tuple(_SMALL if isinstance(spec, RunSpec) else _SMALL_TRANSFORMER for spec in specs)
+    return tuple(
+        spec.model_copy(update=update | {"steps": min(spec.steps, update["steps"])})
+        for spec, update in zip(specs, small, strict=True)
+    )
 
 
 def rotary(offset: int, seeds: int) -> tuple[RunSpec, ...]:
@@ -141,7 +163,7 @@ def grid(target: Target, cells: tuple[Cell, ...]) -> Table:
         for label, line in zip(("printed", "ours", "spread", "verdict"), lines, strict=True):
             rows.append((name if label == "printed" else "", label, *line))
     reasons = tuple(dict.fromkeys(f"{cell.printed.row}: {cell.reason}" for cell in cells if cell.reason))
-    return Table(f"{target.id}: {target.title}", ("", "", *columns), tuple(rows), (*_LEGEND, *reasons))
+    return Table(f"{target.id}: {target.title}", ("", "", *columns), tuple(rows), (*_LEGEND, *reasons, *target.notes))
 
 
 def _words(cell: Cell) -> tuple[str, str, str]:

@@ -1,0 +1,114 @@
+"""What a reproduction came to: one document with every number, its runs and the machine, and one page to read."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from bridge.compare import Verdict
+from bridge.documents import Document
+from bridge.errors import BridgeError
+from bridge.paper.target import Cell, Preset
+from bridge.reproduce import Reproduced
+from bridge.tables import number
+from empirics.store import Store
+
+_COLUMNS = ("row", "column", "printed", "ours", "spread", "verdict", "reason")
+
+
+def results_document(results: Sequence[Reproduced], preset: Preset, store: Store, seconds: float) -> Document:
+    """Every cell of every target, the spec hash of every run, and where it was made; no weights."""
+    specs = dict.fromkeys(run.spec for one in results for run in one.runs)
+    return {
+        "preset": preset.value,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "targets": [
+            {
+                "id": one.target.id,
+                "title": one.target.title,
+                "statement": one.target.statement,
+                "cells": [_cell_document(cell) for cell in one.cells],
+                "notes": list(one.target.notes),
+            }
+            for one in results
+        ],
+        "runs": [{"id": spec.id, "seed": spec.seed, "path": str(store.path(spec))} for spec in specs],
+        "files": [str(file) for one in results for file in one.files],
+        "seconds": round(seconds, 3),
+    }
+
+
+def save_summary(folder: Path, results: Sequence[Reproduced], document: Document) -> tuple[Path, ...]:
+    """Write results.json and results.md: for the same runs the same bytes. Raises BridgeError where that fails."""
+    data, page = folder / "results.json", folder / "results.md"
+    lasting = {key: value for key, value in document.items() if key != "seconds"}
+    try:
+        data.write_text(json.dumps(lasting, indent=1, allow_nan=False) + "\n")
+        page.write_text(results_page(results))
+    except OSError as error:
+        raise BridgeError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
+    return data, page
+
+
+def summary_line(results: Sequence[Reproduced]) -> str:
+    """How many printed numbers came back, of those that were compared."""
+    cells = [cell for one in results for cell in one.cells]
+    if all(cell.verdict is Verdict.OUT_OF_REGIME for cell in cells):
+        return f"{len(cells)} printed numbers, none compared: these runs are not at the paper's settings"
+    back = sum(cell.agrees for cell in cells)
+    digits = sum(cell.agrees and cell.digits for cell in cells)
+    return f"{back} of {len(cells)} printed numbers come back, {digits} of them to the last printed digit"
+
+
+def results_page(results: Sequence[Reproduced]) -> str:
+    """Every printed number beside ours, as Markdown."""
+    lines = ["# Every printed number beside ours", "", summary_line(results) + ".", ""]
+    missed = [_missed(one.target.id, cell) for one in results for cell in one.cells if cell.verdict is Verdict.DEVIATES]
+    if missed:
+        lines += ["Those that do not:", "", *missed, ""]
+    for one in results:
+        lines += [f"## {one.target.id}: {one.target.title}", ""]
+        lines += [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+        lines += [f"| {' | '.join(_row(cell))} |" for cell in one.cells]
+        lines += ["", *(f"{note}\n" for note in one.target.notes)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _missed(target: str, cell: Cell) -> str:
+    place = f"{target}, {cell.printed.row}, {cell.printed.column}"
+    why = f"; {cell.reason}" if cell.reason else ""
+    return f"- {place}: printed {_printed(cell)}, ours {_ours(cell)}{why}"
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    spread = number(cell.measured.spread, cell.printed.decimals + 2)
+    return (*cell.printed.key, _printed(cell), _ours(cell), spread, cell.word, cell.reason)
+
+
+def _printed(cell: Cell) -> str:
+    return number(cell.printed.value, cell.printed.decimals)
+
+
+def _ours(cell: Cell) -> str:
+    return number(cell.measured.value, cell.printed.decimals + 2)
+
+
+def _cell_document(cell: Cell) -> Document:
+    return {
+        "row": cell.printed.row,
+        "column": cell.printed.column,
+        "printed": cell.printed.value,
+        "decimals": cell.printed.decimals,
+        "ours": cell.measured.value,
+        "spread": cell.measured.spread,
+        "same_digits": cell.digits,
+        "verdict": cell.verdict.value,
+        "recorded": cell.printed.recorded.value,
+        "reason": cell.reason,
+    }
