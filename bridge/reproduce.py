@@ -9,18 +9,20 @@ from pathlib import Path
 
 from bridge.figures.save import save_results
 from bridge.paper.target import Cell, Preset, Target, table
+from bridge.tables import Table
 from empirics.spec import Spec
 from empirics.store import Store
 from empirics.sweep import missing, sweep
-from empirics.train import AnyRun, Progress
+from empirics.train import AnyRun, Progress, one_thread
 
 
 @dataclass(frozen=True, eq=False)
 class Reproduced:
-    """One target: its cells, the runs behind them, and the files that show it."""
+    """One target: its cells, what stands beside them, the runs behind them, and the files that show it."""
 
     target: Target
     cells: tuple[Cell, ...]
+    companions: tuple[Table, ...]
     runs: tuple[AnyRun, ...]
     files: tuple[Path, ...]
 
@@ -53,7 +55,9 @@ def measure(
     """Measure every cell of targets whose runs are in the store, and write table and figure of each to `out`."""
     results = []
     for target in targets:
-        results.append(_measure_one(target, preset, store, out))
+        # What is observed anew is small: more threads would wait for each other.
+        with one_thread():
+            results.append(_measure_one(target, preset, store, out))
         if progress is not None:
             progress(1)
     return tuple(results)
@@ -69,7 +73,8 @@ def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Rep
     runs = tuple(store.load(spec) for spec in target.specs_at(preset))
     cells = target.cells(runs, preset)
     figure = target.draw(runs) if target.draw is not None else None
-    return Reproduced(target, cells, runs, save_results(out, target.id, table(target, cells), figure))
+    files = save_results(out, target.id, table(target, cells), figure)
+    return Reproduced(target, cells, target.companions(runs), runs, files)
 
 
 def _specs(targets: Sequence[Target], preset: Preset) -> tuple[Spec, ...]:

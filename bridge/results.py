@@ -14,7 +14,7 @@ from bridge.documents import Document
 from bridge.errors import BridgeError
 from bridge.paper.target import Cell, Preset
 from bridge.reproduce import Reproduced
-from bridge.tables import number
+from bridge.tables import Table, number
 from empirics.store import Store
 
 _COLUMNS = ("row", "column", "printed", "ours", "spread", "verdict", "reason")
@@ -34,6 +34,7 @@ def results_document(results: Sequence[Reproduced], preset: Preset, store: Store
                 "title": one.target.title,
                 "statement": one.target.statement,
                 "cells": [_cell_document(cell) for cell in one.cells],
+                "beside": [_table_document(table) for table in one.companions],
                 "notes": list(one.target.notes),
             }
             for one in results
@@ -73,11 +74,15 @@ def results_page(results: Sequence[Reproduced]) -> str:
     if missed:
         lines += ["Those that do not:", "", *missed, ""]
     for one in results:
-        lines += [f"## {one.target.id}: {one.target.title}", ""]
-        lines += [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-        lines += [f"| {' | '.join(_row(cell))} |" for cell in one.cells]
-        lines += ["", *(f"{note}\n" for note in one.target.notes)]
+        cells = Table("", _COLUMNS, tuple(_row(cell) for cell in one.cells))
+        lines += [f"## {one.target.id}: {one.target.title}", "", cells.markdown(), "", *_listed(one.target.notes)]
+        for table in one.companions:
+            lines += [f"**{table.title}**", "", table.markdown(), "", *_listed(table.notes)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _listed(notes: Sequence[str]) -> list[str]:
+    return [*(f"- {note}" for note in notes), ""] if notes else []
 
 
 def _missed(target: str, cell: Cell) -> str:
@@ -97,6 +102,15 @@ def _printed(cell: Cell) -> str:
 
 def _ours(cell: Cell) -> str:
     return number(cell.measured.value, cell.printed.decimals + 2)
+
+
+def _table_document(table: Table) -> Document:
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [list(row) for row in table.rows],
+        "notes": list(table.notes),
+    }
 
 
 def _cell_document(cell: Cell) -> Document:

@@ -37,6 +37,11 @@ class Table:
         for note in self.notes:
             console.print(f"  {note}", highlight=False, markup=False)
 
+    def markdown(self) -> str:
+        """The rows as a table of a Markdown page, without title and notes."""
+        lines = (self.columns, ("---",) * len(self.columns), *self.rows)
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
     def csv(self) -> str:
         """The rows as CSV, the columns in the first line."""
         text = io.StringIO()

@@ -124,8 +124,20 @@ def train_together(
     since it was last called, over all runs. Yields the outcome of each run, those that failed first. Raises
     EmpiricsError where the runs cannot train together or their checkpoints are not at one step.
     """
-    with _one_thread():
+    with one_thread():
         yield from _train(specs, checkpoints, device, keep, keep_seconds, progress)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch and for matrix products, as many as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def trains_stacked(spec: Spec, device: str = "cpu") -> bool:
@@ -223,14 +235,3 @@ def _check_device(device: str) -> None:
         raise EmpiricsError(
             f"device {device!r} cannot be used here ({reason}): give cpu, or cuda where there is one"
         ) from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(threads)

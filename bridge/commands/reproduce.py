@@ -50,7 +50,7 @@ def reproduce(
     show(
         as_json,
         lambda: document,
-        tuple(grid(one.target, one.cells) for one in results),
+        tuple(table for one in results for table in (grid(one.target, one.cells), *one.companions)),
         (*(f"written: {file}" for one in results for file in one.files), *(f"written: {file}" for file in files)),
     )
     if not as_json:

@@ -7,15 +7,41 @@ none has a training loop of its own.
 from __future__ import annotations
 
 from bridge.errors import BridgeError
-from bridge.paper import figure_1, figure_3, table_1, table_2, table_7
+from bridge.paper import (
+    figure_1,
+    figure_2,
+    figure_3,
+    figure_4,
+    figure_5,
+    figure_6,
+    table_1,
+    table_2,
+    table_3,
+    table_4,
+    table_5,
+    table_6,
+    table_7,
+    table_8,
+    text_claims,
+)
 from bridge.paper.target import Target
 
 TARGETS: tuple[Target, ...] = (
     table_1.TARGET,
     table_2.TARGET,
+    table_3.TARGET,
+    table_4.TARGET,
+    table_5.TARGET,
+    table_6.TARGET,
     table_7.TARGET,
+    table_8.TARGET,
     figure_1.TARGET,
+    figure_2.TARGET,
     figure_3.TARGET,
+    figure_4.TARGET,
+    figure_5.TARGET,
+    figure_6.TARGET,
+    text_claims.TARGET,
 )
 
 

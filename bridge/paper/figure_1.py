@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from bridge.compare import Measured
-from bridge.figures.runs import Series, phenomenon_figure
+from bridge.figures.axes import Series
+from bridge.figures.heads import phenomenon_figure
 from bridge.paper.measures import share_on_target
 from bridge.paper.table_1 import SEEDS
 from bridge.paper.table_1 import TARGET as TABLE_1
@@ -41,4 +42,9 @@ TARGET = Target(
     printed=(Printed("rope", "share at -K", 1.00, 2),),
     measure=measure,
     draw=draw,
+    notes=(
+        "rotary: the peak does not fade evenly but in steps, where the fastest pair comes round; so has the exact law",
+        "learned positions: beyond training the peak falls behind as the length grows, and accuracy stays somewhat "
+        "above 1/m, since attention that is spread holds the target too",
+    ),
 )

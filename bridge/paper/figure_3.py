@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from bridge.compare import Measured, over_seeds
-from bridge.figures.runs import carrier_figure
+from bridge.figures.heads import carrier_figure
 from bridge.paper.measures import carrier_peak, decay_fit, fit_numbers
 from bridge.paper.target import CellKey, Printed, Target, rotary
 from bridge.prediction import predict
@@ -44,4 +44,8 @@ TARGET = Target(
     printed=(Printed("K=3", "carrier peak", -3, 0), Printed("K=3", "R2", 0.943, 3)),
     measure=measure,
     draw=draw,
+    notes=(
+        "every profile peaks at -K, with lower peaks about 2 pi tokens apart, where the fastest pair comes round; as "
+        "one of them enters the context the peak height falls by a step, which the exact law has and the fit has not",
+    ),
 )

@@ -12,6 +12,7 @@ from bridge.sources.run import head_of_run
 from empirics.observe import Observation
 from empirics.train import Run
 from theory.dilution import InverseLinearFit, fit_inverse_linear
+from theory.head import Carrier, Head
 from theory.kernel import Margin, carrier_profile, margin, selected_offset
 
 
@@ -26,11 +27,24 @@ def accuracy(runs: Sequence[Run], length: int) -> Measured:
     return over_seeds([one.accuracy for one in seen], seen[0].accuracy_error)
 
 
+def trained_accuracy(runs: Sequence[Run]) -> Measured:
+    """Accuracy in distribution: the mean over the evaluated lengths that were trained, over seeds."""
+    seen = [[one for one in run.evaluation if one.length <= run.spec.train_lengths[1]] for run in runs]
+    errors = [one.accuracy_error for one in seen[0]]
+    sampling_error = float(np.linalg.norm(errors)) / len(errors)
+    return over_seeds([float(np.mean([one.accuracy for one in several])) for several in seen], sampling_error)
+
+
 def decay_fit(runs: Sequence[Run]) -> InverseLinearFit:
     """The fit of 1/a to the peak height, averaged over seeds before the fit as the paper does."""
     lengths = runs[0].spec.evaluation_lengths
     peaks = np.array([[seen.peak for seen in run.evaluation] for run in runs])
     return fit_inverse_linear(lengths, peaks.mean(axis=0))
+
+
+def key_fraction(runs: Sequence[Run]) -> Measured:
+    """Key carrier fraction |m_K|^2 / E|k|^2 over seeds."""
+    return over_seeds([head_of_run(run).carrier().key_fraction for run in runs])
 
 
 def carrier_peak(run: Run) -> int:
@@ -41,6 +55,20 @@ def carrier_peak(run: Run) -> int:
 def carrier_margin(run: Run) -> Margin:
     """mu_L in nats of the carrier-only profile at the longest evaluated length."""
     return margin(carrier_profile(head_of_run(run).carrier(), max(run.spec.evaluation_lengths)), run.spec.offset)
+
+
+def mode_carriers(head: Head) -> tuple[Carrier, ...]:
+    """The carrier of every query of a head beside the mean key: where the queries are modes, one a mode."""
+    key_mean = head.carrier().key_mean
+    return tuple(Carrier.from_means(head.schedule, query, key_mean, head.logit_scale) for query in head.queries)
+
+
+def top_energy(run: Run, index: int = 0) -> float:
+    """Share of the largest singular value in W = W_Q^T W_K of one head: s_1^2 / sum s^2."""
+    lanes = slice(index * run.spec.head_width, (index + 1) * run.spec.head_width)
+    query, key = (weight.detach().double().numpy()[lanes] for weight in (run.model.query, run.model.key))
+    energies = np.square(np.linalg.svd(query.T @ key, compute_uv=False))
+    return float(energies[0] / energies.sum())
 
 
 def share_on_target(runs: Sequence[Run]) -> Measured:

@@ -9,8 +9,9 @@ more than one K and d. One rerun, seed 0, has
     K=2, d=64   cos .12, L=48 .071       K=1, d=64   cos .67, L=48 .29
     K=3, d=64   cos .38, L=48 .16        K=2, d=16   cos -.71, L=48 .23
 
-with a query carrier fraction of .88 at K=2, d=64 beside a key carrier fraction of .12. What the exact
-minimum-norm interpolant does off its support is the statement on the linear interpolant.
+(of either sign: -W_Q with -W_V is the same model) with a query carrier fraction of .88 at K=2, d=64
+beside a key carrier fraction of .12. What the exact minimum-norm interpolant does off its support is the
+statement on the linear interpolant.
 
 Source: arXiv 2607.18759, Table 3 (its numbers are printed in section 7 only).
 """
@@ -48,8 +49,8 @@ STATEMENT: Statement[LinearRun] = Statement(
         target="table-3",
     ),
     amended=Wording(
-        claim="Its alignment and its extrapolation depend on K and d: near none at K=2, d=64, more at K=1 and K=3, and "
-        "of the other sign at d=16.",
+        claim="The sign of the alignment is free, since -W_Q with -W_V is the same model; its size and the "
+        "extrapolation depend on K and d: near none at K=2, d=64, more at K=1, at K=3 and at d=16.",
         recorded=Verdict.NEEDS_RUN,
         target="table-3",
     ),
