@@ -22,7 +22,7 @@ from empirics.stacked import StackedLearner
 from empirics.transformer_learner import TransformerLearner
 
 SEEDS, REPEATS = 8, 7
-CORES = os.cpu_count() or 1
+CORES = min(len(os.sched_getaffinity(0)), SEEDS)
 
 Line = dict[str, object]
 

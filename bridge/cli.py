@@ -51,6 +51,8 @@ def main() -> NoReturn:
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror}")
     except Exception as error:
+        if "allocate memory" in str(error):
+            _fail("not enough memory for what was asked: give shorter lengths or fewer sequences")
         if "CARRIER_TRACEBACK" in os.environ:
             raise
         # No input should lead here; whatever does is a defect, and is told apart from bad input.

@@ -90,8 +90,8 @@ def same_digits(ours: float, printed: float, decimals: int) -> bool:
 def tolerance(measured: Measured, decimals: int) -> float:
     """How far a printed number may lie from ours: a unit of its last digit and, over seeds, two errors of our mean.
 
-    For a single seed it is .01 where the number has one or two decimals, else that unit; a number without decimals,
-    such as an offset, has to be the same.
+    For a single seed it is that unit, and at least .01 where the number has one or two decimals; a number without
+    decimals, such as an offset, has to round to the same.
     """
     unit = 10.0**-decimals
     if decimals == 0:

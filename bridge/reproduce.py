@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.figures.save import save_results
-from bridge.paper.target import Cell, Preset, Target, table
+from bridge.paper.target import Cell, Preset, Target, grid, table
 from bridge.tables import Table
 from empirics.spec import Spec
 from empirics.store import Store
@@ -27,6 +27,11 @@ class Reproduced:
     files: tuple[Path, ...]
 
     @property
+    def tables(self) -> tuple[Table, ...]:
+        """What a person reads: printed numbers beside ours, where any is printed, and what stands beside them."""
+        return (*((grid(self.target, self.cells),) if self.cells else ()), *self.companions)
+
+    @property
     def as_recorded(self) -> bool:
         """Whether every cell has the verdict on record."""
         return all(cell.as_recorded for cell in self.cells)
@@ -42,11 +47,12 @@ def train_targets(
     preset: Preset,
     store: Store,
     executor: Executor | None = None,
+    workers: int | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> None:
     """Train the missing runs of all targets, each once."""
-    sweep(_specs(targets, preset), store, executor, device=device, progress=progress)
+    sweep(_specs(targets, preset), store, executor, workers, device, progress)
 
 
 def measure(
@@ -72,9 +78,11 @@ def reproduce(targets: Sequence[Target], preset: Preset, store: Store, out: Path
 def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Reproduced:
     runs = tuple(store.load(spec) for spec in target.specs_at(preset))
     cells = target.cells(runs, preset)
+    companions = target.companions(runs)
     figure = target.draw(runs) if target.draw is not None else None
-    files = save_results(out, target.id, table(target, cells), figure)
-    return Reproduced(target, cells, target.companions(runs), runs, files)
+    # A figure without printed numbers has a table of ours.
+    shown = table(target, cells) if cells else companions[0]
+    return Reproduced(target, cells, companions, runs, save_results(out, target.id, shown, figure))
 
 
 def _specs(targets: Sequence[Target], preset: Preset) -> tuple[Spec, ...]:

@@ -74,8 +74,10 @@ def results_page(results: Sequence[Reproduced]) -> str:
     if missed:
         lines += ["Those that do not:", "", *missed, ""]
     for one in results:
-        cells = Table("", _COLUMNS, tuple(_row(cell) for cell in one.cells))
-        lines += [f"## {one.target.id}: {one.target.title}", "", cells.markdown(), "", *_listed(one.target.notes)]
+        lines += [f"## {one.target.id}: {one.target.title}", ""]
+        if one.cells:
+            lines += [Table("", _COLUMNS, tuple(_row(cell) for cell in one.cells)).markdown(), ""]
+        lines += _listed(one.target.notes)
         for table in one.companions:
             lines += [f"**{table.title}**", "", table.markdown(), "", *_listed(table.notes)]
     return "\n".join(lines).rstrip() + "\n"

@@ -15,13 +15,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
-from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
 from empirics.observe import Observation, observe
+from empirics.observe_transformer import TransformerObservation
 from empirics.spec import LearnedPositions, RunSpec, Spec
 from empirics.tasks import draw_batch, draw_length, targets
 
@@ -32,6 +32,8 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 @runtime_checkable
 class Learner(Protocol):
     """Runs in training, in step with one another."""
+
+    name: str
 
     @property
     def specs(self) -> tuple[Spec, ...]:
@@ -46,12 +48,14 @@ class Learner(Protocol):
     def restore(self, states: Sequence[State]) -> None:
         """Go on from such states."""
 
-    def finish(self) -> Iterator[tuple[nn.Module, tuple[BaseModel, ...]]]:
+    def finish(self) -> Iterator[tuple[nn.Module, tuple[Observation, ...] | tuple[TransformerObservation, ...]]]:
         """Every trained model, and what it does on sequences that its own generator draws next."""
 
 
 class PlainLearner:
     """One run of the one-layer model, sequence by sequence: autograd and torch's Adam."""
+
+    name = "plain"
 
     def __init__(self, spec: RunSpec, device: torch.device | str = "cpu") -> None:
         self._spec = spec

@@ -17,12 +17,11 @@ from pydantic import BaseModel, ConfigDict
 
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
-from empirics.spec import LearnedPositions, RandomizedPositions, RunSpec
+from empirics.spec import MOST_TOKENS, LearnedPositions, RandomizedPositions, RunSpec, Spec
 from empirics.tasks import Batch, draw_batch, targets
 
 # Chunks that stay in the cache are twice as fast as large ones.
 _CHUNK_TOKENS = 1 << 13
-_MOST_TOKENS = 1 << 28
 
 
 class Observation(BaseModel):
@@ -45,6 +44,11 @@ class Observation(BaseModel):
     def accuracy_error(self) -> float:
         """Binomial standard error of the accuracy."""
         return float(np.sqrt(self.accuracy * (1 - self.accuracy) / self.sequences))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether attention is a number everywhere, as it is not where logits overflow."""
+        return bool(np.isfinite(self.by_head).all() and np.isfinite(self.error_by_head).all())
 
     @property
     def selected_offset(self) -> int:
@@ -99,12 +103,12 @@ def observe(
     return tuple(_observe_length(model, draw_batch(model.spec, sequences, length, generator)) for length in lengths)
 
 
-def check_lengths(spec: RunSpec, lengths: Sequence[int], sequences: int) -> None:
+def check_lengths(spec: Spec, lengths: Sequence[int], sequences: int) -> None:
     """Raise EmpiricsError where a length does not hold the target or has no learned position."""
-    if not lengths or sequences < 2 or max(lengths) * sequences > _MOST_TOKENS:
+    if not lengths or sequences < 2 or max(lengths) * sequences > MOST_TOKENS:
         raise EmpiricsError(
             f"{sequences} sequences of lengths {list(lengths)} cannot be observed: give 2 sequences or more, "
-            f"and {_MOST_TOKENS} tokens or fewer a length"
+            f"and {MOST_TOKENS} tokens or fewer a length"
         )
     for length in lengths:
         if length <= max(spec.offsets):

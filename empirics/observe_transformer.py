@@ -18,13 +18,12 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from empirics.errors import EmpiricsError
-from empirics.spec import LearnedPositions
+from empirics.observe import check_lengths
 from empirics.tasks import draw_batch
 from empirics.transformer import Transformer, shift_targets
 
 # Chunks that stay in the cache are faster than large ones.
 _CHUNK_TOKENS = 1 << 12
-_MOST_TOKENS = 1 << 28
 
 
 class HeadObservation(BaseModel):
@@ -63,6 +62,11 @@ class TransformerObservation(BaseModel):
     heads: tuple[HeadObservation, ...]
 
     @property
+    def is_finite(self) -> bool:
+        """Whether the attention of every head is a number everywhere."""
+        return all(math.isfinite(share) for head in self.heads for share in head.attention)
+
+    @property
     def shift_head(self) -> HeadObservation:
         """The head with the most mean attention on the target offset."""
         return max(self.heads, key=lambda head: head.attention[self.offset])
@@ -75,17 +79,12 @@ def observe_transformer(
 
     Raises EmpiricsError where a length does not hold the target or has no learned position.
     """
-    spec = model.spec
-    if not lengths or not 2 <= profile_sequences <= sequences or max(lengths) * sequences > _MOST_TOKENS:
+    check_lengths(model.spec, lengths, sequences)
+    if not 2 <= profile_sequences <= sequences:
         raise EmpiricsError(
-            f"{sequences} sequences, {profile_sequences} of them with profiles, of lengths {list(lengths)} cannot be "
-            f"observed: give 2 profiles or more, as many sequences, and {_MOST_TOKENS} tokens or fewer a length"
+            f"{profile_sequences} of {sequences} sequences cannot have profiles: "
+            f"give 2 profiles or more, as many sequences"
         )
-    for length in lengths:
-        if length <= spec.offset:
-            raise EmpiricsError(f"length {length} holds no token K = {spec.offset} back: give a longer one")
-        if isinstance(spec.encoding, LearnedPositions) and length > spec.encoding.rows:
-            raise EmpiricsError(f"length {length} is beyond the {spec.encoding.rows} learned positions of this run")
     return tuple(_observe_length(model, length, sequences, profile_sequences, generator) for length in lengths)
 
 

@@ -26,6 +26,8 @@ from empirics.observe import Sums
 from empirics.table_loss import compiled, table_counts, table_loss
 
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
+# So many sequences at a time stay in the cache.
+_CHUNK = 256
 
 
 class Weights(NamedTuple):
@@ -79,9 +81,12 @@ def counts(
 ) -> Sums:
     """What sequences add to an observation."""
     _, _, _, scores, outputs, biases = _tables(weights, places, positions)
-    columns = np.ascontiguousarray(tokens.T)
-    correct, *sums = table_counts(scores, outputs, biases, columns, targets, places.softmax)
-    return Sums(correct, *(one[..., ::-1] for one in sums))
+    sums = Sums.zero(len(scores), len(positions))
+    for first in range(0, len(tokens), _CHUNK):
+        columns, wanted = np.ascontiguousarray(tokens[first : first + _CHUNK].T), targets[first : first + _CHUNK]
+        correct, *found = table_counts(scores, outputs, biases, columns, wanted, places.softmax)
+        sums = sums.plus(Sums(correct, *(one[..., ::-1] for one in found)))
+    return sums
 
 
 @compiled

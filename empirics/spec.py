@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from empirics.errors import EmpiricsError
 
 EVALUATION_LENGTHS = (12, 16, 20, 24, 32, 40, 48)
+MOST_TOKENS = 1 << 28
+_MOST_ROWS = 1_000_001
 
 
 class _Strict(BaseModel):
@@ -26,7 +28,7 @@ class Rotary(_Strict):
     """Rotary positions: pair i turns by base^(-2i/width) rad a token, with the width of a head."""
 
     kind: Literal["rope"] = "rope"
-    base: float = Field(default=10_000.0, gt=0)
+    base: float = Field(default=10_000.0, ge=1)
 
 
 class LearnedPositions(_Strict):
@@ -36,7 +38,7 @@ class LearnedPositions(_Strict):
     """
 
     kind: Literal["ape"] = "ape"
-    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1)
+    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1, le=_MOST_ROWS)
     decay: float = Field(default=0.0, ge=0)
 
 
@@ -44,28 +46,28 @@ class RandomizedPositions(_Strict):
     """Learned vectors of which a batch of length L takes L random rows in rising order (Ruoss et al., 2023)."""
 
     kind: Literal["randomized"] = "randomized"
-    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1)
+    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1, le=_MOST_ROWS)
 
 
 class Sinusoidal(_Strict):
     """Fixed vectors of sines and cosines, added to the token embedding (Vaswani et al., 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = Field(default=10_000.0, gt=0)
+    base: float = Field(default=10_000.0, ge=1)
 
 
 class LinearBias(_Strict):
     """ALiBi: the logit of a key falls by `slope` nats a token (Press et al., 2022)."""
 
     kind: Literal["alibi"] = "alibi"
-    slope: float = Field(default=0.5, ge=0)
+    slope: float = Field(default=0.5, ge=0, le=1e6)
 
 
 class BucketBias(_Strict):
     """T5's kind of bias: one learned scalar a distance, begun at 0; distances from `buckets` - 1 on share the last."""
 
     kind: Literal["t5"] = "t5"
-    buckets: int = Field(default=32, ge=1)
+    buckets: int = Field(default=32, ge=1, le=_MOST_ROWS)
 
 
 class NoPositions(_Strict):
@@ -105,6 +107,11 @@ class _TrainingSpec(_Strict):
         return self.width // self.heads
 
     @property
+    def offsets(self) -> tuple[int, ...]:
+        """Every target that is asked for."""
+        return (self.offset,)
+
+    @property
     def longest(self) -> int:
         """The longest length that is trained or evaluated."""
         return max(self.train_lengths[1], *self.evaluation_lengths)
@@ -126,12 +133,19 @@ class _TrainingSpec(_Strict):
     def _check(self, encoding: BaseModel, deepest: int) -> None:
         """Raise ValueError where lengths, offsets, heads and positions do not fit; `deepest` is the largest offset."""
         shortest, longest = self.train_lengths
+        if not self.evaluation_lengths:
+            raise ValueError("evaluation_lengths is empty: give one length or more")
         if self.longest > 1_000_000:
             raise ValueError("lengths go to 1000000 tokens: give shorter ones")
         if shortest > longest:
             raise ValueError(f"train_lengths run from {shortest} down to {longest}: give the shorter one first")
-        if not self.evaluation_lengths:
-            raise ValueError("evaluation_lengths is empty: give one length or more")
+        drawn = {
+            "a batch": self.batch * longest,
+            "an evaluation": self.evaluation_sequences * max(self.evaluation_lengths),
+        }
+        for name, tokens in drawn.items():
+            if tokens > MOST_TOKENS:
+                raise ValueError(f"{name} of {tokens} tokens is too large: {MOST_TOKENS} are the most")
         for name, least in (("training", shortest), ("evaluation", min(self.evaluation_lengths))):
             if deepest >= least:
                 raise ValueError(

@@ -22,7 +22,7 @@ from torch import Tensor
 from empirics.encodings import frequencies, sinusoids
 from empirics.head import AttentionHead
 from empirics.learner import State, check_state
-from empirics.observe import Observation, Sums, check_lengths, summary
+from empirics.observe import Observation, check_lengths, observe, summary
 from empirics.score_table import Places, Weights, adam, counts, loss_and_gradient
 from empirics.spec import (
     BucketBias,
@@ -36,6 +36,8 @@ from empirics.spec import (
     Spec,
 )
 from empirics.tasks import draw_batch, draw_length, targets
+
+_MOST_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def stack_key(spec: Spec) -> StackKey:
     if spec.second_offset is not None:
         free["second_offset"] = 1
     shape = spec.model_copy(update=free | {"encoding": _without_scalars(spec.encoding)})
-    (offsets, keys), width = _table_shape(spec), spec.width
+    (offsets, keys), width = _table_shape(spec, spec.train_lengths[1]), spec.width
     table = (
         offsets * spec.tokens * keys * width + 3 * keys * width**2 + spec.batch * spec.heads * keys * spec.vocabulary
     )
@@ -75,6 +77,8 @@ def bytes_per_run(spec: RunSpec) -> int:
 
 class StackedLearner:
     """Runs of one stack key, trained along a leading axis, on the CPU."""
+
+    name = "stacked"
 
     def __init__(self, specs: Sequence[RunSpec], dtype: torch.dtype = torch.float32) -> None:
         self._specs = tuple(specs)
@@ -123,17 +127,19 @@ class StackedLearner:
             model = AttentionHead(spec)
             model.load_state_dict(self._named(weights))
             check_lengths(spec, spec.evaluation_lengths, spec.evaluation_sequences)
-            yield model, tuple(self._observe(index, length) for length in spec.evaluation_lengths)
+            yield model, tuple(self._observe(index, model, length) for length in spec.evaluation_lengths)
 
-    def _observe(self, index: int, length: int) -> Observation:
-        """What `observe` says of these weights, through the tables."""
+    def _observe(self, index: int, model: AttentionHead, length: int) -> Observation:
+        """What `observe` says of a model; through its tables where these are smaller than what is looked up in them."""
         spec = self._specs[index]
+        offsets, keys = _table_shape(spec, length)
+        if spec.heads * offsets * spec.tokens * keys > min(spec.evaluation_sequences * length, _MOST_ENTRIES):
+            (seen,) = observe(model, [length], spec.evaluation_sequences, self._generators[index])
+            return seen
         batch = draw_batch(spec, spec.evaluation_sequences, length, self._generators[index])
         places = _places(spec, length, self._weights.dtype)
-        sums = Sums.zero(spec.heads, length)
-        for tokens in batch.tokens.split(spec.batch):
-            wanted = targets(spec, tokens).numpy()
-            sums = sums.plus(counts(self._views[index], places, tokens.numpy(), batch.positions.numpy(), wanted))
+        wanted = targets(spec, batch.tokens).numpy()
+        sums = counts(self._views[index], places, batch.tokens.numpy(), batch.positions.numpy(), wanted)
         return summary(spec, spec.evaluation_sequences, sums)
 
     def weights(self, index: int) -> dict[str, Tensor]:
@@ -188,11 +194,10 @@ def _places(spec: RunSpec, length: int, dtype: np.dtype) -> Places:
     )
 
 
-def _table_shape(spec: RunSpec) -> tuple[int, int]:
-    """Offsets that the score table tells apart, and its keys: tokens, and places where positions are vectors."""
-    longest = spec.train_lengths[1]
+def _table_shape(spec: RunSpec, length: int) -> tuple[int, int]:
+    """Offsets that the table of a length tells apart, and its keys: tokens, and places where positions are vectors."""
     vectors = isinstance(spec.encoding, LearnedPositions | RandomizedPositions | Sinusoidal)
-    return longest if isinstance(spec.encoding, Rotary) else 1, spec.tokens + (longest if vectors else 0)
+    return length if isinstance(spec.encoding, Rotary) else 1, spec.tokens + (length if vectors else 0)
 
 
 def _without_scalars(encoding: Encoding) -> Encoding:

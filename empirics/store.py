@@ -36,7 +36,7 @@ from empirics.learner import State
 from empirics.observe import Observation
 from empirics.observe_transformer import TransformerObservation
 from empirics.spec import RunSpec, Spec, TransformerSpec, read_spec
-from empirics.train import AnyRun, Checkpoint, LossPoint, Run, TransformerRun, trains_stacked
+from empirics.train import AnyRun, Checkpoint, LossPoint, Run, TransformerRun
 from empirics.transformer import Transformer
 
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -71,6 +71,7 @@ class CheckpointRecord(BaseModel):
 
     spec: str
     step: int
+    learner: str
     history: tuple[LossPoint, ...]
 
 
@@ -135,7 +136,7 @@ class Store:
             python=platform.python_version(),
             machine=f"{platform.system()} {platform.machine()}",
             device=device,
-            learner=_learner(run.spec, device),
+            learner=run.learner,
             threads=torch.get_num_threads(),
             seconds=round(run.seconds, 3),
             sha256={name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
@@ -150,7 +151,9 @@ class Store:
     def keep(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whole or not at all, in place of the one before."""
         spec = checkpoint.spec
-        record = CheckpointRecord(spec=spec.to_json(), step=checkpoint.step, history=checkpoint.history)
+        record = CheckpointRecord(
+            spec=spec.to_json(), step=checkpoint.step, learner=checkpoint.learner, history=checkpoint.history
+        )
         text, state = record.model_dump_json(), {name: value.contiguous() for name, value in checkpoint.state.items()}
         data = save(state, {"checkpoint": text, "sha256": _sha256(text, state)})
         try:
@@ -179,7 +182,7 @@ class Store:
                 f"checkpoint {path} cannot be used ({_one_line(error)}); it was left as it is: "
                 f"move it away, and the run starts from its first step"
             ) from None
-        return Checkpoint(spec, record.step, record.history, state)
+        return Checkpoint(spec, record.step, record.history, state, record.learner)
 
     def _clear(self) -> None:
         """Remove what killed processes left: partial writings, and checkpoints of runs that are finished."""
@@ -190,7 +193,8 @@ class Store:
             # Beside a damaged run the checkpoint stays: from it the run can be had again.
             with contextlib.suppress(EmpiricsError):
                 read_record(run)
-                state.unlink(missing_ok=True)
+                if state.is_file():
+                    state.unlink(missing_ok=True)
 
 
 def load_run(path: Path) -> AnyRun:
@@ -250,12 +254,6 @@ def _evaluation(run: AnyRun) -> bytes:
     if isinstance(run, Run):
         return _EVALUATION.dump_json(run.evaluation, indent=1)
     return _TRANSFORMER_EVALUATION.dump_json(run.evaluation, indent=1)
-
-
-def _learner(spec: Spec, device: str) -> str:
-    if isinstance(spec, TransformerSpec):
-        return "transformer"
-    return "stacked" if trains_stacked(spec, device) else "plain"
 
 
 def _sha256(text: str, state: State) -> str:

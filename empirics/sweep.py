@@ -29,7 +29,7 @@ from empirics.executors import InProcess, LocalPool, report
 from empirics.spec import RunSpec, Spec
 from empirics.stacked import bytes_per_run, stack_key
 from empirics.store import Store
-from empirics.train import KEEP_SECONDS, Failure, Progress, train_together, trains_stacked
+from empirics.train import KEEP_SECONDS, Checkpoint, Failure, Progress, train_together, trains_stacked
 
 STACK_BYTES = 1 << 29
 
@@ -41,12 +41,13 @@ _TABLE_GAIN = 30
 class Stack:
     """Runs that train together from the step at which their checkpoints stand, 0 where there are none.
 
-    `tables` tells whether they train through tables; else there is one.
+    `tables` tells whether they train through tables; else there is one. The checkpoints are held where they train.
     """
 
     specs: tuple[Spec, ...]
     step: int
     tables: bool
+    checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
     def work_per_run(self) -> float:
@@ -126,8 +127,7 @@ def train_and_store(
     store = Store(root)
     failures: list[Failure] = []
     for stack in _stacks(missing(specs, store), store, device):
-        checkpoints = [kept for spec in stack.specs if (kept := store.checkpoint(spec)) is not None]
-        for outcome in train_together(stack.specs, checkpoints, device, store.keep, keep_seconds, progress):
+        for outcome in train_together(stack.specs, stack.checkpoints, device, store.keep, keep_seconds, progress):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
@@ -153,17 +153,26 @@ def share_out(stacks: Sequence[Stack], workers: int, stack_bytes: int) -> tuple[
         most = max(1, stack_bytes // bytes_per_run(spec)) if stack.tables and isinstance(spec, RunSpec) else 1
         for specs in shares.values():
             count = math.ceil(len(specs) / most)
-            parts += [replace(stack, specs=tuple(specs[first::count])) for first in range(count)]
+            parts += [replace(stack, specs=tuple(specs[first::count]), checkpoints=()) for first in range(count)]
     return tuple(sorted(parts, key=lambda part: part.work, reverse=True))
 
 
 def _stacks(specs: Sequence[Spec], store: Store, device: str) -> tuple[Stack, ...]:
     """Runs of one key that stand at one step, together. Raises DamagedRun for a damaged checkpoint."""
-    alike: dict[tuple[object, int, bool], list[Spec]] = {}
+    alike: dict[tuple[object, int, bool], list[tuple[Spec, Checkpoint | None]]] = {}
     for spec in specs:
         kept, tables = store.checkpoint(spec), trains_stacked(spec, device)
-        alike.setdefault((stack_key(spec) if tables else spec, kept.step if kept else 0, tables), []).append(spec)
-    return tuple(Stack(tuple(together), step, tables) for (_, step, tables), together in alike.items())
+        key = stack_key(spec) if tables else spec, kept.step if kept else 0, tables
+        alike.setdefault(key, []).append((spec, kept))
+    return tuple(
+        Stack(
+            tuple(spec for spec, _ in together),
+            step,
+            tables,
+            tuple(kept for _, kept in together if kept is not None),
+        )
+        for (_, step, tables), together in alike.items()
+    )
 
 
 def _wait(futures: dict[Future[Any], Stack], executor: Executor, progress: Progress | None) -> None:

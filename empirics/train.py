@@ -51,13 +51,15 @@ class Checkpoint:
     step: int
     history: tuple[LossPoint, ...]
     state: State
+    learner: str = "plain"
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """A finished run: the trained model, how its loss fell, and the evaluation that followed.
 
-    `seconds` is the wall time of the training that made it, shared out over the runs of its stack.
+    `seconds` is the wall time from the start, or the last one where it was cut, to the end of its evaluation, shared
+    out over the runs of its stack; `learner` is the way in which it was trained (`Learner.name`).
     """
 
     spec: RunSpec
@@ -65,6 +67,7 @@ class Run:
     history: tuple[LossPoint, ...]
     evaluation: tuple[Observation, ...]
     seconds: float
+    learner: str = "plain"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +79,12 @@ class TransformerRun:
     history: tuple[LossPoint, ...]
     evaluation: tuple[TransformerObservation, ...]
     seconds: float
+    learner: str = "transformer"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run whose loss was not finite at a step."""
+    """A run whose loss was not finite at a step, or whose weights or attention were not after its last."""
 
     spec: Spec
     step: int
@@ -142,7 +146,7 @@ def one_thread() -> Iterator[None]:
 
 def trains_stacked(spec: Spec, device: str = "cpu") -> bool:
     """Whether runs like this one train as a stack; other runs train alone."""
-    return stack_key(spec).stacks and device == "cpu"
+    return stack_key(spec).stacks and device.partition(":")[0] == "cpu"
 
 
 def learner_of(specs: Sequence[Spec], device: str = "cpu") -> Learner:
@@ -193,7 +197,7 @@ def _train(
         if keep is not None and time.perf_counter() - kept >= keep_seconds:
             for index, state in enumerate(learner.state()):
                 if index not in failures:
-                    keep(Checkpoint(specs[index], step, tuple(histories[index]), state))
+                    keep(Checkpoint(specs[index], step, tuple(histories[index]), state, learner.name))
             kept = time.perf_counter()
     yield from failures.values()
     if len(failures) < len(specs):
@@ -208,29 +212,39 @@ def _restore(learner: Learner, specs: Sequence[Spec], checkpoints: Sequence[Chec
         raise EmpiricsError(
             f"{len(checkpoints)} checkpoints at steps {sorted(steps)} are not those of {len(specs)} runs"
         )
+    for checkpoint in checkpoints:
+        if checkpoint.learner != learner.name:
+            raise EmpiricsError(
+                f"the checkpoint of run {checkpoint.spec.id} is of its {checkpoint.learner} training and cannot go on "
+                f"as {learner.name}: give the device that it began on, or move the checkpoint away"
+            )
     learner.restore([checkpoint.state for checkpoint in checkpoints])
     return steps.pop()
 
 
 def _finished(
     learner: Learner, histories: list[list[LossPoint]], failures: dict[int, Failure], started: float
-) -> Iterator[AnyRun]:
+) -> Iterator[AnyRun | Failure]:
     for index, (model, evaluation) in enumerate(learner.finish()):
         if index in failures:
             continue
         seconds = (time.perf_counter() - started) / len(histories)
-        history = tuple(histories[index])
-        if isinstance(model, AttentionHead):
-            yield Run(model.spec, model, history, cast(tuple[Observation, ...], evaluation), seconds)
+        spec, history = learner.specs[index], tuple(histories[index])
+        weights_finite = all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+        if not weights_finite or not all(seen.is_finite for seen in evaluation):
+            yield Failure(spec, spec.steps, math.nan)
+        elif isinstance(model, AttentionHead):
+            seen = cast(tuple[Observation, ...], evaluation)
+            yield Run(model.spec, model, history, seen, seconds, learner.name)
         elif isinstance(model, Transformer):
-            seen = cast(tuple[TransformerObservation, ...], evaluation)
-            yield TransformerRun(model.spec, model, history, seen, seconds)
+            told = cast(tuple[TransformerObservation, ...], evaluation)
+            yield TransformerRun(model.spec, model, history, told, seconds, learner.name)
 
 
 def _check_device(device: str) -> None:
     try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.ones(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]
         raise EmpiricsError(
             f"device {device!r} cannot be used here ({reason}): give cpu, or cuda where there is one"

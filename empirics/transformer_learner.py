@@ -31,6 +31,8 @@ from empirics.transformer import Transformer, shift_targets
 class TransformerLearner:
     """One transformer and the state of its training."""
 
+    name = "transformer"
+
     def __init__(self, spec: TransformerSpec, device: torch.device | str = "cpu") -> None:
         self.specs: tuple[Spec, ...] = (spec,)
         self.spec = spec

@@ -169,8 +169,8 @@ def test_the_demo_at_smoke_size(tmp_path: Path) -> None:
         (("verify", "lemma-9"), "there is no statement 'lemma-9': give one of lemma-1"),
         (("train", "--offset", "8"), "offset K = 8 must be below the shortest training length 8"),
         (("train", "--width", "63"), "width 63 is odd"),
-        (("train", "--base", "0"), "base: Input should be greater than 0"),
-        (("train", "--base", "-10"), "base: Input should be greater than 0"),
+        (("train", "--base", "0"), "base: Input should be greater than or equal to 1"),
+        (("train", "--base", "-10"), "base: Input should be greater than or equal to 1"),
         (("train", "--base", "nan"), "base: Input should be"),
         (("train", "--encoding", "ape", "--base", "100"), "--base 100 was given with ape positions, which have none"),
         (("train", "--buckets", "8"), "--buckets 8 was given with rope positions, which have none"),
@@ -183,7 +183,9 @@ def test_the_demo_at_smoke_size(tmp_path: Path) -> None:
             ("reproduce", "table-7", "--preset", "smoke", "--scheduler", "host"),
             "'host' is no address of a Dask scheduler",
         ),
-        (("train", "--encoding", "rotary"), "Input tag 'rotary'"),
+        (("train", "--encoding", "rotary"), "--encoding rotary is unknown: give one of rope, ape"),
+        (("train", "--device", "meta"), "device 'meta' cannot be used here"),
+        (("train", "--evaluation-lengths", "300000"), "an evaluation of 1228800000 tokens is too large"),
         (("train", "--train-lengths", "8,12,16"), "train_lengths"),
         (("train", "--train-lengths", "1"), "--train-lengths needs whole numbers from 2"),
         (("train", "--learning-rate", "1e300"), "learning_rate"),
@@ -283,6 +285,7 @@ def test_a_run_of_several_heads_is_predicted_head_by_head(tmp_path: Path) -> Non
     assert first["verdicts"]["exact"] == second["verdicts"]["exact"] == "agrees"
     assert "has heads 0 to 1, got 2" in one_line(run_carrier("predict", run, "--head", "2"))
     assert "has layer 0 only, got layer 1" in one_line(run_carrier("predict", run, "--layer", "1"))
+    assert "--tokenizer belongs to a checkpoint" in one_line(run_carrier("predict", run, "--tokenizer", "absent"))
 
 
 def test_a_transformer_is_shown_and_not_taken_for_a_head(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_spec_is_its_text() -> None:
         ({"offset": 8}, "K = 8 must be below the shortest training length 8"),
         ({"offset": 7, "evaluation_lengths": (7, 12)}, "must be below the shortest evaluation length 7"),
         ({"width": 7}, "width 7 is odd"),
-        ({"encoding": {"kind": "rope", "base": 0}}, "base: Input should be greater than 0, got 0"),
+        ({"encoding": {"kind": "rope", "base": 0}}, "base: Input should be greater than or equal to 1, got 0"),
         ({"encoding": {"kind": "rope", "base": math.nan}}, "base: Input should be"),
         ({"encoding": {"kind": "rotary"}}, "encoding: Input tag 'rotary'"),
         ({"encoding": {"kind": "ape", "rows": 16}}, "16 position rows do not reach length 48"),
@@ -53,6 +53,12 @@ def test_a_spec_is_its_text() -> None:
         ({"offset": 0, "second_offset": 3}, "give offsets of 1 or more"),
         ({"encoding": {"kind": "t5", "slope": 1}}, "slope: Extra inputs are not permitted"),
         ({"temperature": 0}, "temperature"),
+        ({"evaluation_lengths": ()}, "evaluation_lengths is empty"),
+        ({"evaluation_lengths": (300_000,)}, "an evaluation of 1228800000 tokens is too large: 268435456 are the most"),
+        ({"train_lengths": (8, 900_000), "batch": 10_000}, "a batch of 9000000000 tokens is too large"),
+        ({"encoding": {"kind": "rope", "base": 1e-308}}, "base: Input should be greater than or equal to 1"),
+        ({"encoding": {"kind": "alibi", "slope": 1e39}}, "slope: Input should be less than or equal to 1000000"),
+        ({"encoding": {"kind": "t5", "buckets": 10**13}}, "buckets: Input should be less than or equal to 1000001"),
     ],
 )
 def test_a_bad_spec_is_one_line(fields: dict, message: str) -> None:
@@ -181,6 +187,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(tmp_path: Pa
     with pytest.raises(EmpiricsError, match=r"the loss is (nan|inf) at step \d+ of 50; the run is not stored"):
         sweep([tiny_spec(learning_rate=1e30, steps=50), tiny_spec()], store)
     assert [path.name for path in store.paths()] == [tiny_spec().id], "the other run of the sweep is kept"
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_no_run(tmp_path: Path) -> None:
+    """The loss of a step is that before it: the last update is seen in the weights alone."""
+    store, spec = Store.open(tmp_path), tiny_spec(learning_rate=1e30, steps=1)
+    with pytest.raises(EmpiricsError, match="the loss is nan at step 1 of 1; the run is not stored"):
+        sweep([spec, tiny_spec(steps=1)], store)
+    assert [path.name for path in store.paths()] == [tiny_spec(steps=1).id]
 
 
 def test_an_observation_is_the_mean_over_sequences_with_its_error() -> None:

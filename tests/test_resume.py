@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,16 @@ def assert_same_bits(one: AnyRun, other: AnyRun) -> None:
     assert one.model.state_dict().keys() == theirs.keys()
     for name, weight in one.model.state_dict().items():
         assert torch.equal(weight, theirs[name]), f"{name} of {one.spec.id}"
+
+
+def test_a_checkpoint_does_not_go_on_under_another_learner() -> None:
+    """A run begun in tables has other bits when it is trained plainly: said, not mixed."""
+    kept: list[Checkpoint] = []
+    spec = stacked()
+    list(train_together([spec], keep=kept.append, keep_seconds=0))
+    assert kept[0].learner == "stacked"
+    with pytest.raises(EmpiricsError, match="is of its plain training and cannot go on as stacked"):
+        list(train_together([spec], [replace(kept[0], learner="plain")]))
 
 
 @pytest.mark.parametrize("specs", KINDS, ids=name_of)

@@ -74,6 +74,8 @@ def predict(
     if source.is_dir():
         if layer:
             raise BridgeError(f"a run has layer 0 only, got layer {layer}")
+        if unread := [name for name, value in (("tokenizer", tokenizer), ("text", text), ("sha256", sha256)) if value]:
+            raise BridgeError(f"--{unread[0]} belongs to a checkpoint, and {source} is the folder of a run: drop it")
         _predict_run(source, head, back, axis, observe, folder, as_json)
     elif observe and source.is_file():
         raise BridgeError("--observe needs a run: observing a checkpoint needs activations, which this version lacks")

@@ -12,7 +12,10 @@ RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the runs.")]
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder for tables and pictures.")]
 OptionalOut = Annotated[Path | None, typer.Option("--out", help="Folder for table and picture.")]
 PresetName = Annotated[str, typer.Option("--preset", help="paper, or smoke (seconds; compares nothing).")]
-Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that train at once, a thread each.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Processes, a thread each, or shares on a cluster; else 2, or all."),
+]
 Lengths = Annotated[str | None, typer.Option("--lengths", help="Context lengths in tokens, such as 16,64,256.")]
 TokenizerFile = Annotated[Path | None, typer.Option("--tokenizer", help="llama2.c tokenizer of the checkpoint.")]
 TextFile = Annotated[Path | None, typer.Option("--text", help="Text whose tokens are counted; default: short stories.")]

@@ -20,7 +20,7 @@ def reproduce(
     preset: PresetName = "paper",
     runs: RunsFolder = Path("runs"),
     out: OutFolder = Path("out"),
-    workers: Workers = 2,
+    workers: Workers = None,
     scheduler: Scheduler = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -31,7 +31,7 @@ def reproduce(
     """
     with needs_training_extra():
         from bridge import paper
-        from bridge.paper.target import grid, preset_of
+        from bridge.paper.target import preset_of
         from bridge.reproduce import measure, steps_to_train, train_targets
         from bridge.results import results_document, save_summary, summary_line
         from empirics.executors import cluster, local_pool
@@ -40,9 +40,9 @@ def reproduce(
     started, size = perf_counter(), preset_of(preset)
     chosen = paper.TARGETS if "all" in targets else tuple(paper.target(name) for name in dict.fromkeys(targets))
     folder, store = output_folder(out), Store.open(runs)
-    place = cluster(scheduler) if scheduler else local_pool(workers)
+    place = cluster(scheduler) if scheduler else local_pool(workers or 2)
     with progress(steps_to_train(chosen, size, store), "training") as advance, place as executor:
-        train_targets(chosen, size, store, executor, device, advance)
+        train_targets(chosen, size, store, executor, workers, device, advance)
     with progress(len(chosen), "measuring") as advance:
         results = measure(chosen, size, store, folder, advance)
     document = results_document(results, size, store, perf_counter() - started)
@@ -50,7 +50,7 @@ def reproduce(
     show(
         as_json,
         lambda: document,
-        tuple(table for one in results for table in (grid(one.target, one.cells), *one.companions)),
+        tuple(table for one in results for table in one.tables),
         (*(f"written: {file}" for one in results for file in one.files), *(f"written: {file}" for file in files)),
     )
     if not as_json:

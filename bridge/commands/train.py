@@ -15,6 +15,7 @@ from bridge.views import carrier_notes
 from empirics.spec import EVALUATION_LENGTHS, RunSpec, run_spec
 
 _EVALUATION_LENGTHS = ",".join(map(str, EVALUATION_LENGTHS))
+_KINDS = ("rope", "ape", "randomized", "sinusoidal", "alibi", "t5", "none")
 # The encodings that each of these options belongs to.
 _BELONGS = {
     "base": ("rope", "sinusoidal"),
@@ -57,8 +58,8 @@ def train(
     scalars = {"base": base, "slope": slope, "buckets": buckets, "decay": decay}
     spec = run_spec(
         encoding=_encoding(encoding, scalars, max(*trained, *observed) + 1),
-        offset=offset,
-        second_offset=second_offset,
+        offset=abs(offset),
+        second_offset=None if second_offset is None else abs(second_offset),
         width=width,
         heads=heads,
         attention=attention,
@@ -96,7 +97,7 @@ def demo(
         from bridge.figures.runs import account_figure
         from bridge.figures.save import save_results
         from bridge.paper.measures import holds_in_range_only
-        from bridge.paper.target import Preset, grid, learned, preset_of, shrink
+        from bridge.paper.target import Preset, learned, preset_of, shrink
         from bridge.reproduce import reproduce as reproduce_targets
         from bridge.run_views import account_table, accuracy_table
         from empirics.store import Store
@@ -111,7 +112,7 @@ def demo(
     with progress(sum(spec.steps for spec in todo), "training") as advance:
         sweep(todo, store, progress=advance)
     (printed,) = reproduce_targets((target,), size, store, folder)
-    show(False, dict, (grid(target, printed.cells),))
+    show(False, dict, printed.tables)
     say(f"observing the rotary head on {sequences} fresh sequences a length; about a minute")
     told, pinned = account(store.load(rotary_spec), sequences=sequences), store.load(learned_spec)
     shown, accuracies = account_table(told), accuracy_table(told.run, pinned)
@@ -127,6 +128,8 @@ def demo(
 
 def _encoding(kind: str, scalars: dict[str, float | int | None], rows: int) -> dict[str, Any]:
     """Fields of an encoding; a scalar that it does not have is refused."""
+    if kind not in _KINDS:
+        raise BridgeError(f"--encoding {kind} is unknown: give one of {', '.join(_KINDS)}")
     given = {name: value for name, value in scalars.items() if value is not None}
     for name, value in given.items():
         if kind not in _BELONGS[name]:

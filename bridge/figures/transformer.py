@@ -144,7 +144,8 @@ def _carrier(panel: Axes, followed: Followed, law: ShiftLaw) -> None:
     panel.plot(-np.arange(len(law.profile)), law.profile, color=BLUE)
     target_line(panel, followed.run.spec.offset)
     panel.set_ylabel("carrier-only profile phi (nats)")
-    fraction = followed.heads[-1].key_fraction
+    lengths = [seen.length for seen in followed.run.evaluation]
+    fraction = followed.heads[lengths.index(law.sampled_length)].key_fraction
     panel.set_title(f"RoPE's carrier, {fraction:.3f} of its keys' energy")
 
 

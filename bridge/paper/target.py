@@ -24,7 +24,7 @@ CellKey = tuple[str, str]
 _LEGEND = (
     "spread: standard deviation over seeds; - where there is one seed",
     "digits: ours rounds to the printed number; agrees: within a unit of its last digit and, over seeds, 2 s.e. of our "
-    "mean, for one seed within .01",
+    "mean; for one seed within .01 at least; an offset rounds to the same",
 )
 # At the preset smoke a run is as small as goes through every path.
 _SMALL = {"steps": 20, "batch": 32, "evaluation_sequences": 64}

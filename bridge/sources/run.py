@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from bridge.errors import BridgeError
-from empirics.spec import BucketBias, LinearBias, NoPositions, Rotary
+from empirics.spec import BucketBias, LinearBias, NoPositions, Rotary, Spec
 from empirics.train import Run
 from theory.bias import BucketBias as HeadBucketBias
 from theory.bias import LinearBias as HeadLinearBias
@@ -31,17 +31,24 @@ def head_of_run(run: Run, index: int = 0) -> Head:
     offset (Lemma 1), or the run has no such head."""
     spec, encoding = run.spec, run.spec.encoding
     if not isinstance(encoding, Rotary | LinearBias | BucketBias | NoPositions):
-        raise BridgeError(
-            f"run {spec.id} adds positions to its embedding: its logits are no function of the offset, so it has no "
-            f"carrier; give a rotary run"
-        )
+        raise no_carrier(spec)
     if not 0 <= index < spec.heads:
         raise BridgeError(f"run {spec.id} has heads 0 to {spec.heads - 1}, got {index}")
+    if spec.head_width % 2:
+        raise BridgeError(f"run {spec.id} has heads of odd width {spec.head_width}: the theory takes pairs of lanes")
     lanes = slice(index * spec.head_width, (index + 1) * spec.head_width)
     embedding = _float64(run.model.embedding)
     queries = embedding @ _float64(run.model.query)[lanes].T
     keys = embedding @ _float64(run.model.key)[lanes].T
     return _head(run, index, queries, keys)
+
+
+def no_carrier(spec: Spec) -> BridgeError:
+    """Why a run is no head of the theory."""
+    return BridgeError(
+        f"run {spec.id} adds positions to its embedding: its logits are no function of the offset, so it has no "
+        f"carrier; give a rotary run"
+    )
 
 
 def readout_of_run(run: Run, index: int = 0) -> Float64[np.ndarray, "key output"]:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bridge.errors import BridgeError
+from bridge.sources.run import no_carrier
 from empirics.spec import Rotary
 from empirics.tasks import draw_batch
 from empirics.train import TransformerRun
@@ -36,10 +37,7 @@ def head_of_transformer(
     """
     spec = run.spec
     if not isinstance(spec.encoding, Rotary):
-        raise BridgeError(
-            f"run {spec.id} adds positions to its embedding: its logits are no function of the offset, so it has no "
-            f"carrier; give a rotary run"
-        )
+        raise no_carrier(spec)
     for name, given, count in (("layer", layer, spec.layers), ("head", head, spec.heads)):
         if not 0 <= given < count:
             raise BridgeError(f"run {spec.id} has {name}s 0 to {count - 1}, got {name} {given}")
