@@ -51,7 +51,7 @@ class Checkpoint:
     step: int
     history: tuple[LossPoint, ...]
     state: State
-    learner: str = "plain"
+    learner: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,7 +139,7 @@ def test_every_part_of_a_checkpoint_counts(lost: str) -> None:
     specs, kept = [stacked()], []
     (whole,) = train_together(specs, keep=kept.append, keep_seconds=0)
     early, late = kept[0], kept[1]
-    mixed = Checkpoint(late.spec, late.step, late.history, {**late.state, lost: early.state[lost]})
+    mixed = replace(late, state={**late.state, lost: early.state[lost]})
     (resumed,) = train_together(specs, [mixed])
     with pytest.raises(AssertionError):
         assert_same_bits(resumed, whole)
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_leaves_the_others_and_the_last_good_checkpoin
     whole = list(train_together(specs, keep=checkpoints.append, keep_seconds=0))
     late = [checkpoint for checkpoint in checkpoints if checkpoint.step == 100]
     broken = {**late[1].state, "weights.readout": torch.full_like(late[1].state["weights.readout"], torch.inf)}
-    late[1] = Checkpoint(specs[1], 100, late[1].history, broken)
+    late[1] = replace(late[1], step=100, state=broken)
     for checkpoint in late:
         store.keep(checkpoint)
     before = store.checkpoint_path(specs[1]).read_bytes()
