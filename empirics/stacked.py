@@ -129,6 +129,14 @@ class StackedLearner:
             check_lengths(spec, spec.evaluation_lengths, spec.evaluation_sequences)
             yield model, tuple(self._observe(index, model, length) for length in spec.evaluation_lengths)
 
+    def weights(self, index: int) -> dict[str, Tensor]:
+        """The weights of one run under the names of the plain model; views, not copies."""
+        return self._named(self._weights[index])
+
+    def gradient(self, index: int) -> dict[str, Tensor]:
+        """The gradient of one run's last step, in the same way."""
+        return self._named(self._gradient[index])
+
     def _observe(self, index: int, model: AttentionHead, length: int) -> Observation:
         """What `observe` says of a model; through its tables where these are smaller than what is looked up in them."""
         spec = self._specs[index]
@@ -141,14 +149,6 @@ class StackedLearner:
         wanted = targets(spec, batch.tokens).numpy()
         sums = counts(self._views[index], places, batch.tokens.numpy(), batch.positions.numpy(), wanted)
         return summary(spec, spec.evaluation_sequences, sums)
-
-    def weights(self, index: int) -> dict[str, Tensor]:
-        """The weights of one run under the names of the plain model; views, not copies."""
-        return self._named(self._weights[index])
-
-    def gradient(self, index: int) -> dict[str, Tensor]:
-        """The gradient of one run's last step, in the same way."""
-        return self._named(self._gradient[index])
 
     def _view(self, block: np.ndarray) -> Weights:
         named = {name: tensor.numpy() for name, tensor in self._named(block).items()}
