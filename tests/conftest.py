@@ -20,8 +20,7 @@ from empirics.store import Store  # noqa: E402
 from empirics.sweep import sweep  # noqa: E402
 from empirics.train import Run  # noqa: E402
 
-# The same cases on every machine and at every call; HYPOTHESIS_PROFILE=fresh draws others. No case is timed: machines are
-# shared.
+# The same cases on every machine and at every call; HYPOTHESIS_PROFILE=fresh draws others. No case is timed.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("fresh", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
