@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from empirics.executors import InProcess, LocalPool, report
 from empirics.spec import RunSpec, Spec
 from empirics.stacked import bytes_per_run, stack_key
 from empirics.store import Store
-from empirics.train import KEEP_SECONDS, Checkpoint, Failure, Progress, train_together, trains_stacked
+from empirics.train import KEEP_SECONDS, Checkpoint, Failure, Progress, one_thread, train_together, trains_stacked
 
 STACK_BYTES = 1 << 29
 
@@ -98,7 +97,7 @@ def sweep(
     tell = progress if isinstance(executor, InProcess) else report if isinstance(executor, LocalPool) else None
     futures: dict[Future[tuple[Failure, ...]], Stack] = {}
     try:
-        with _threads_restored():
+        with one_thread():
             for part in parts:
                 arguments = part.specs, store.root.resolve(), device, keep_seconds, tell
                 futures[executor.submit(train_and_store, *arguments)] = part
@@ -215,14 +214,3 @@ def _was_lost(error: BaseException) -> bool:
     """Whether a worker was killed or contact with it lost. Dask's own error can only come where Dask is loaded."""
     killed = (dask.KilledWorker,) if (dask := sys.modules.get("distributed")) else ()
     return isinstance(error, (BrokenExecutor, CancelledError, *killed))
-
-
-@contextmanager
-def _threads_restored() -> Iterator[None]:
-    """What trains in this process sets it to one thread."""
-    threads = torch.get_num_threads()
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(threads)

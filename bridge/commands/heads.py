@@ -102,8 +102,6 @@ def _predict_run(
     run, axis = load_run(source), lengths or LENGTHS
     if not isinstance(run, Run):
         raise BridgeError(f"run {run.spec.id} is a transformer: `carrier predict` takes runs of the one-layer model")
-    if head >= run.spec.heads:
-        raise BridgeError(f"run {run.spec.id} has heads 0 to {run.spec.heads - 1}, got {head}")
     assumptions = ("tokens are independent and uniform, as in the task",)
     told = account(run, axis, sequences, offset, head=head) if sequences else None
     prediction = told.prediction if told else prediction_of(run, axis, offset, head)
