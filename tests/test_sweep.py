@@ -348,7 +348,17 @@ def test_a_dask_worker_that_is_killed_loses_nothing(
 
     def kill() -> None:
         wait_until(lambda: all(store.checkpoint_path(spec).exists() for spec in slow))
+        # Not between a checkpoint and its note: the notes are what the steps are held against.
+        workers[0].send_signal(signal.SIGSTOP)
+        while not all(any(is_noted(spec) for _ in range(20)) for spec in slow):
+            workers[0].send_signal(signal.SIGCONT)
+            workers[0].send_signal(signal.SIGSTOP)
         workers[0].send_signal(signal.SIGKILL)
+
+    def is_noted(spec: Spec) -> bool:
+        kept = store.checkpoint(spec)
+        steps = [line.split()[2] for line in notes.read_text().splitlines() if line.startswith(f"kept {spec.id} ")]
+        return kept is None or steps[-1:] == [str(kept.step)]
 
     killer = threading.Thread(target=kill)
     killer.start()
