@@ -15,6 +15,7 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
 
 from collections.abc import Callable  # noqa: E402
+from dataclasses import replace  # noqa: E402
 from time import process_time  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -29,8 +30,10 @@ from theory import (  # noqa: E402
     certified_maximum,
     exact_law,
     exact_moments,
+    exact_surface,
     kernel_enclosure,
     mean_profile_law,
+    sampled_attention,
 )
 
 BASES = (1_000, 10_000, 100_000)
@@ -57,6 +60,7 @@ def theory() -> None:
     certified_maxima()
     accuracy(head, rng)
     linear_program()
+    vocabulary(rng)
 
 
 def exact_curves(head: Head, rng: np.random.Generator) -> None:
@@ -126,6 +130,19 @@ def linear_program() -> None:
         _seconds(lambda: best_carrier(schedule, 65_536), repeats=1),
         32 * near,
     )
+
+
+def vocabulary(rng: np.random.Generator) -> None:
+    """A vocabulary's attention at every offset of three lengths: sampled, against quadrature of some queries."""
+    tokens, some, lengths = 2_000, 4, [64, 256, 1_024]
+    queries, keys = rng.standard_normal((2, tokens, 64))
+    weights = 1 / np.arange(1, tokens + 1)
+    head = Head.from_tokens(RotarySchedule.geometric(64, 10_000), queries, keys, weights / weights.sum(), 0.125)
+    asking = np.full(some, 1 / some)
+    few = replace(head, queries=queries[:some], query_weights=asking, local_keys=head.local_keys[:some])
+    exact = _seconds(lambda: exact_surface(few, range(1_024), lengths, 1e-4), repeats=1) * tokens / some
+    sampled = _seconds(lambda: sampled_attention(head, lengths))
+    _report("exact law of 2000 tokens by 4096 samples, against quadrature to 1e-4", sampled, exact)
 
 
 def _simulate(table: np.ndarray, sequences: int, rng: np.random.Generator) -> np.ndarray:

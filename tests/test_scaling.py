@@ -166,6 +166,7 @@ def float32_tolerance(case: Case) -> float:
     return roundings * 2.0**-24
 
 
+@pytest.mark.case(7)
 @cases
 def test_frequencies_and_attention_factors_of_transformers(case):
     config = llama_config(case)
@@ -181,6 +182,7 @@ def test_frequencies_and_attention_factors_of_transformers(case):
     assert schedule.attention_factor == pytest.approx(attention, rel=1e-14)
 
 
+@pytest.mark.case(20)
 @cases
 def test_angles_are_the_published_ones_at_every_position(case):
     schedule = ours(case)
@@ -195,6 +197,7 @@ def test_angles_are_the_published_ones_at_every_position(case):
             assert max(errors, default=0) < 1e-9
 
 
+@pytest.mark.case(6)
 @cases
 def test_logits_of_transformers_own_rotation_at_a_million(case):
     torch = pytest.importorskip("torch")
@@ -313,6 +316,7 @@ def test_fast_pairs_are_kept_and_slow_ones_divided(scaling):
     assert len(between) > 8
 
 
+@pytest.mark.case(8)
 @settings(deadline=None, max_examples=25)
 @given(s=factors(), trained=st.integers(1, 5_000), length=st.integers(1, 20_000), base=BASES)
 def test_dynamic_is_plain_up_to_the_trained_length_and_forgets(s, trained, length, base):
@@ -367,6 +371,7 @@ def test_rank_over_the_rationals_after_scaling(scaling, exponents):
     assert realigning_period(schedule) is None
 
 
+@pytest.mark.case(7)
 def test_logits_scale_as_the_square_of_the_attention_factor():
     scaled, plain = Yarn(4, 4_096), Yarn(4, 4_096, attention_factor=1.0)
     assert scaled.schedule(64, 10_000).attention_factor == pytest.approx(1 + math.log(4) / 10, rel=1e-15)
@@ -377,6 +382,7 @@ def test_logits_scale_as_the_square_of_the_attention_factor():
     assert (padded[:16] > 1).all()
 
 
+@pytest.mark.case(10)
 @settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 99),
@@ -425,6 +431,7 @@ def test_periodic_schedules_come_back_after_the_least_common_period(turns):
     np.testing.assert_allclose(schedule.frequencies, [2 * np.pi * a / m for a, m in turns], rtol=1e-15)
 
 
+@pytest.mark.case(3)
 def test_every_spelling_reads_the_same():
     yarn = {"factor": 4.0, "original_max_position_embeddings": 4_096}
     old, new, both = (
@@ -452,6 +459,7 @@ def test_trained_lengths_and_factors_come_from_where_transformers_takes_them():
     assert read_scaling(given, 4_096) == Yarn(8.0, 1_024)
 
 
+@pytest.mark.case(18)
 def test_one_schedule_a_layer_type():
     nested = {
         "full_attention": parameters("linear", 1_000_000.0, factor=8.0),
@@ -607,6 +615,7 @@ def test_what_cannot_be_read_or_scaled_is_named(call, text):
         call()
 
 
+@pytest.mark.case(12)
 @pytest.mark.parametrize(
     ("call", "got", "expected", "remedy"),
     [

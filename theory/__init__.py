@@ -70,7 +70,9 @@ from theory.recurrences import (
     near_recurrences,
     record_recurrences,
 )
-from theory.rope_parameters import read_scaling, read_schedule, read_schedules
+from theory.rope_parameters import read_rotary, read_scaling, read_schedule, read_schedules
+from theory.rotary import Rotary
+from theory.sampled_law import SampledAttention, sampled_attention
 from theory.scaling import DynamicNtk, Linear, LongRope, Ntk, Proportional, Scaling, Unscaled
 from theory.schedule import RotarySchedule
 
@@ -86,6 +88,8 @@ __all__ = [  # noqa: RUF022 -- by purpose, as above
     "Unscaled",
     "Llama3",
     "Yarn",
+    "Rotary",
+    "read_rotary",
     "read_scaling",
     "read_schedule",
     "read_schedules",
@@ -117,6 +121,8 @@ __all__ = [  # noqa: RUF022 -- by purpose, as above
     "exact_moments",
     "exact_profile",
     "exact_surface",
+    "SampledAttention",
+    "sampled_attention",
     "dilution_rate",
     "exact_limit",
     "orbit_average",

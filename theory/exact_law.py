@@ -32,7 +32,7 @@ from scipy.special import logsumexp
 
 from theory.errors import TheoryError
 from theory.head import Head
-from theory.inputs import Lengths, check_lengths, check_target, whole
+from theory.inputs import Lengths, check_lengths, check_sink_beyond, check_target, whole
 
 _WIDEST_SPREAD = 600.0
 _BLOCK = 1 << 15
@@ -107,11 +107,8 @@ def _moments(
     if not 1e-12 <= relative_error < 1:
         raise TheoryError(f"the relative error of the quadrature lies between 1e-12 and 1, got {relative_error}")
     shortest = int(lengths.min())
-    if head.sink_keys is not None and shortest <= head.window:
-        raise TheoryError(
-            f"at length {shortest} the first token is inside the window of {head.window} and its key is no sink: "
-            f"give lengths above {head.window}"
-        )
+    if head.sink_keys is not None:
+        check_sink_beyond(head.window, shortest)
     chains = next(n for n in range(1, 16) if _trapezoid_error(np.log(2) / n, max(powers)) <= relative_error / 3)
     wanted, power = np.asarray(offsets), np.asarray(powers)
     expected = np.zeros((len(wanted), len(lengths)))

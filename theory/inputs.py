@@ -73,3 +73,12 @@ def check_amplitudes(amplitudes: Float64[np.ndarray, "amplitude"], schedule: Rot
     """Raises TheoryError unless there is one finite amplitude r_i of 0 or more for each pair of the schedule."""
     if len(amplitudes) != schedule.pairs or not (np.isfinite(amplitudes).all() and (amplitudes >= 0).all()):
         raise TheoryError(f"give {schedule.pairs} finite amplitudes, 0 or more, one a pair, got {amplitudes}")
+
+
+def check_sink_beyond(window: int, shortest: int) -> None:
+    """Raises TheoryError where the sink key of the shortest length, at its end, would lie inside the window."""
+    if shortest <= window:
+        raise TheoryError(
+            f"at length {shortest} the first token is inside the window of {window} and its key is no sink: "
+            f"give lengths above {window}"
+        )

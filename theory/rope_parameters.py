@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from theory.errors import TheoryError
 from theory.ramp_scaling import Llama3, Yarn
+from theory.rotary import Rotary
 from theory.scaling import DynamicNtk, Linear, LongRope, Ntk, Proportional, Scaling, Unscaled
 from theory.schedule import RotarySchedule
 
@@ -52,8 +53,7 @@ def read_scaling(parameters: Mapping[str, object], max_position_embeddings: int 
     given = {key: value for key, value in parameters.items() if value is not None}
     kind, scaling = _scaling_type(given)
     fields = {_key(field): field for field in dataclasses.fields(scaling)}
-    unknown = sorted(str(key) for key in given.keys() - fields.keys() - _OF_EVERY_TYPE)
-    if unknown:
+    if unknown := unknown_keys(given):
         raise TheoryError(
             f"unknown key {', '.join(unknown)} in rotary parameters of type {kind}, which takes "
             f"{', '.join(sorted(fields.keys() | _OF_EVERY_TYPE))}: take it out, or read one mapping a layer type "
@@ -70,13 +70,8 @@ def read_scaling(parameters: Mapping[str, object], max_position_embeddings: int 
     return scaling(**{fields[key].name: value for key, value in values.items()})
 
 
-def read_schedule(
-    parameters: Mapping[str, object],
-    head_dim: int,
-    length: int | None = None,
-    max_position_embeddings: int | None = None,
-) -> RotarySchedule:
-    """The schedule of one mapping for heads of width `head_dim` at a current length, None for the trained one.
+def read_rotary(parameters: Mapping[str, object], head_dim: int, max_position_embeddings: int | None = None) -> Rotary:
+    """The rotary positions of one mapping for heads of width `head_dim`.
 
     A partial rotary factor p turns the first floor(p head_dim) lanes, and that width enters every
     formula but proportional's. Raises TheoryError as `read_scaling`, for a missing base, and where
@@ -89,10 +84,25 @@ def read_schedule(
             "rotary parameters lack rope_theta, the base of the frequencies: put the configuration's own into the "
             "mapping, no base is assumed here"
         )
-    if isinstance(scaling, Proportional):
-        return scaling.schedule(head_dim, _number("rope_theta", base), length)
-    rotary_dim = _rotary_width(parameters, head_dim)
-    return scaling.schedule(rotary_dim, _number("rope_theta", base), length).padded(head_dim)
+    width = head_dim if isinstance(scaling, Proportional) else _rotary_width(parameters, head_dim)
+    return Rotary(_number("rope_theta", base), head_dim, width, scaling)
+
+
+def read_schedule(
+    parameters: Mapping[str, object],
+    head_dim: int,
+    length: int | None = None,
+    max_position_embeddings: int | None = None,
+) -> RotarySchedule:
+    """The schedule of one mapping at a length, None for the trained one. Raises TheoryError as `read_rotary`."""
+    return read_rotary(parameters, head_dim, max_position_embeddings).schedule(length)
+
+
+def unknown_keys(parameters: Mapping[str, object]) -> tuple[str, ...]:
+    """Keys of one mapping that its type does not take, in order. Raises TheoryError for a type that is not known."""
+    given = {key: value for key, value in parameters.items() if value is not None}
+    fields = {_key(field) for field in dataclasses.fields(_scaling_type(given)[1])}
+    return tuple(sorted(str(key) for key in given.keys() - fields - _OF_EVERY_TYPE))
 
 
 def read_schedules(
