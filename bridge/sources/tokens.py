@@ -1,148 +1,104 @@
-"""How often each token of a vocabulary occurs: the content distribution of a layer-0 head.
+"""How often each token of a vocabulary occurs in a text: the content distribution of a layer-0 head.
 
-A llama2.c tokenizer file is an int32 (length of the longest token), then for each token a
-float32 score, an int32 length and that many bytes. Encoding is byte-pair merging: a space goes
-before the text; characters are tokens, or else their UTF-8 bytes b are tokens b + 3; then the
-neighbours whose join has the highest score merge, the leftmost first, until none can.
+    weight(token) = count(token) / sum of counts,
 
-No token holds a space after another character, so no merge crosses the start of a word, and
-words encode one by one to what the whole text does.
+counted without a beginning-of-text token, which is one of every context and no content of the
+rest. An embedding may have more rows than its tokenizer has tokens; those weigh 0.
 
-Source: karpathy/llama2.c, tokenizer.py (export) and run.c (encode, decode).
+Source: ours; readers of tokenizers name theirs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-import struct
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64
 
 from bridge.errors import BridgeError
-from bridge.sources.checkpoint import file_sha256
+from bridge.sources.gguf_tokenizer import gguf_tokenizer
+from bridge.sources.hugging_face_tokenizer import hugging_face_tokenizer
+from bridge.sources.llama2c_tokenizer import read_tokenizer
+from bridge.sources.tensors import open_plain
 
-_BYTES_FROM = 3
-_WORD_START = re.compile(r"(?<=[^ ])(?= )")
-_CROSSES_WORD = re.compile(rb"[^ ] ")
-_RAW_BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
+
+@runtime_checkable
+class TextTokenizer(Protocol):
+    """Whatever turns a text into tokens."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for a person."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, none added at its beginning or end."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class TokenWeights:
-    """A probability for every token of a vocabulary, with a sentence on where it comes from."""
+    """A probability for every token of a vocabulary, and a sentence on where it comes from.
+
+    `uniform`: no text was counted.
+    """
 
     weights: Float64[np.ndarray, "token"]
     provenance: str
+    uniform: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Tokenizer:
-    """A llama2.c vocabulary: the bytes and the merge score of every token."""
+def token_weights(
+    vocabulary: int,
+    tokenizer: TextTokenizer | None,
+    text: Path | None,
+    default: Callable[[], tuple[str, str]],
+) -> TokenWeights:
+    """Unigram weights of a text file, or else of the default text with the words that name it.
 
-    pieces: tuple[bytes, ...]
-    scores: tuple[float, ...]
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text, without a beginning-of-text token; the format's space comes first."""
-        if not text:
-            return []
-        cache: dict[str, list[int]] = {}
-        tokens: list[int] = []
-        for word in _WORD_START.split(" " + text):
-            if word not in cache:
-                cache[word] = self._encode_word(word)
-            tokens += cache[word]
-        return tokens
-
-    def decode(self, tokens: list[int]) -> str:
-        """The text of tokens, without the space that `encode` put before it."""
-        raw = b"".join(
-            bytes([int(byte[1], 16)]) if (byte := _RAW_BYTE.fullmatch(self.pieces[token])) else self.pieces[token]
-            for token in tokens
-        )
-        return raw.removeprefix(b" ").decode("utf-8", errors="replace")
-
-    @cached_property
-    def _ids(self) -> dict[bytes, int]:
-        # The first of equal pieces, hence backwards.
-        return {piece: token for token, piece in reversed(list(enumerate(self.pieces)))}
-
-    def _encode_word(self, word: str) -> list[int]:
-        tokens: list[int] = []
-        for character in word:
-            raw = character.encode("utf-8", errors="surrogatepass")
-            whole = self._ids.get(raw)
-            tokens += [byte + _BYTES_FROM for byte in raw] if whole is None else [whole]
-        while True:
-            joins = (self._ids.get(self.pieces[a] + self.pieces[b]) for a, b in pairwise(tokens))
-            ranked = [(self.scores[join], -place, join) for place, join in enumerate(joins) if join is not None]
-            if not ranked:
-                return tokens
-            _, place, join = max(ranked)
-            tokens[-place : -place + 2] = [join]
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """The vocabulary of a llama2.c tokenizer file.
-
-    Raises BridgeError where the file is missing, a git-LFS pointer, cut or no tokenizer, and
-    where a token holds a space after another character.
-    """
-    file_sha256(path)
-    raw = path.read_bytes()
-    pieces: list[bytes] = []
-    scores: list[float] = []
-    at = 4
-    try:
-        (longest,) = struct.unpack_from("<i", raw)
-        while at < len(raw):
-            score, length = struct.unpack_from("<fi", raw, at)
-            if not 0 <= length <= len(raw) - at - 8:
-                raise BridgeError(f"{path}: truncated or no llama2.c tokenizer: token {len(pieces)} has {length} bytes")
-            pieces.append(raw[at + 8 : at + 8 + length])
-            scores.append(score)
-            at += 8 + length
-    except struct.error as error:
-        raise BridgeError(f"{path}: truncated or no llama2.c tokenizer: {len(raw)} bytes ({error})") from None
-    if pieces[_BYTES_FROM : _BYTES_FROM + 256] != [b"<0x%02X>" % byte for byte in range(256)]:
-        raise BridgeError(f"{path}: no llama2.c tokenizer: tokens 3 to 258 must be the bytes <0x00> to <0xFF>")
-    if longest < max(map(len, pieces)):
-        raise BridgeError(f"{path}: no llama2.c tokenizer: a token is longer than the {longest} bytes it declares")
-    crossing = next((piece for piece in pieces if _CROSSES_WORD.search(piece)), None)
-    if crossing is not None:
-        raise BridgeError(f"{path}: token {crossing!r} holds a space after another character; such are not read")
-    return Tokenizer(tuple(pieces), tuple(scores))
-
-
-def token_weights(vocabulary: int, tokenizer: Path | None = None, text: Path | None = None) -> TokenWeights:
-    """Weights for a vocabulary: of a text (`story`) by a tokenizer, uniform without one.
-
-    Raises BridgeError where a text comes without a tokenizer, the tokenizer belongs to another
-    vocabulary, or the text cannot be read.
+    Raises BridgeError where there is no tokenizer, where the text cannot be read and as `unigram`.
     """
     if tokenizer is None:
-        if text is not None:
-            raise BridgeError("--text needs --tokenizer, to count its tokens")
-        return uniform(vocabulary)
-    reader = read_tokenizer(tokenizer)
-    if len(reader.pieces) != vocabulary:
+        missing = "--text needs --tokenizer, to count its tokens" if text else "no tokenizer: give --tokenizer"
+        raise BridgeError(f"{missing}, or --uniform for uniform weights (poor)")
+    content, source = default() if text is None else (read_text(text), text.name)
+    return unigram(tokenizer, content, source, vocabulary)
+
+
+def unigram(tokenizer: TextTokenizer, text: str, source: str, vocabulary: int) -> TokenWeights:
+    """The share of every token among those of a text, for an embedding of `vocabulary` rows; `source` names the text.
+
+    Raises BridgeError where the text holds no token, or one that the embedding has no row for.
+    """
+    tokens = np.array(tokenizer.encode(text), dtype=np.int64)
+    if not len(tokens):
+        raise BridgeError(f"the text to count tokens in is empty: {source}; give --text with another")
+    if tokens.max() >= vocabulary:
         raise BridgeError(
-            f"{tokenizer} has {len(reader.pieces)} tokens, the checkpoint {vocabulary}: give the tokenizer of the model"
+            f"{tokenizer.name} finds token {tokens.max()} in {source}, the embedding has rows 0 to {vocabulary - 1}: "
+            "give the tokenizer of the model"
         )
-    if text is None:
-        return unigram(reader, story(), "five short stories that come with carrier")
-    try:
-        return unigram(reader, text.read_text(encoding="utf-8"), text.name)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise BridgeError(f"cannot read the text {text}: {reason}") from None
+    counts = np.bincount(tokens, minlength=vocabulary)
+    digest = hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
+    padding = (
+        "" if tokenizer.vocabulary == vocabulary else f" of {tokenizer.vocabulary}, embedding of {vocabulary} rows"
+    )
+    return TokenWeights(
+        counts / counts.sum(),
+        f"unigram token weights of {source} ({len(text)} characters, sha256 {digest}) by {tokenizer.name}{padding}: "
+        f"{len(tokens)} tokens, {np.count_nonzero(counts)} distinct, no beginning-of-text token added",
+    )
 
 
 def uniform(vocabulary: int) -> TokenWeights:
@@ -150,31 +106,49 @@ def uniform(vocabulary: int) -> TokenWeights:
     return TokenWeights(
         np.full(vocabulary, 1 / vocabulary),
         "uniform token weights: a poor stand-in for text, whose rare tokens they overrate; give a tokenizer",
+        uniform=True,
     )
 
 
-def unigram(tokenizer: Tokenizer, text: str, source: str) -> TokenWeights:
-    """Unigram weights with their provenance; `source` names the text."""
-    digest = hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
-    return TokenWeights(
-        unigram_weights(tokenizer, text),
-        f"unigram token weights of {source} ({len(text)} characters, sha256 {digest})",
-    )
+def read_tokenizer_at(path: Path) -> TextTokenizer:
+    """The tokenizer in a folder or file of Hugging Face, in a GGUF file, or else in one of llama2.c.
+
+    Raises BridgeError where the file is missing, damaged or of no kind that is read.
+    """
+    if path.is_dir() or path.suffix in (".json", ".model"):
+        return hugging_face_tokenizer(path)
+    with open_plain(path) as file:
+        gguf = file.read(4) == b"GGUF"
+    if gguf:
+        from bridge.sources.gguf_file import GgufFile
+
+        return gguf_tokenizer(GgufFile.open(path).metadata, path)
+    return read_tokenizer(path)
 
 
-def unigram_weights(tokenizer: Tokenizer, text: str) -> Float64[np.ndarray, "token"]:
-    """The share of every token among those of a text. Raises BridgeError for an empty text."""
-    if not text:
-        raise BridgeError("the text to count tokens in is empty")
-    counts = np.bincount(tokenizer.encode(text), minlength=len(tokenizer.pieces))
-    return counts / counts.sum()
+def read_text(path: Path) -> str:
+    """A text file. Raises BridgeError where it cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise BridgeError(f"cannot read the text {path}: {reason}") from None
 
 
-def story() -> str:
-    """Five short stories for children, written for this package.
+def default_text() -> tuple[str, str]:
+    """The documentation topics that come with Python, in the order of their names, and the words that name them."""
+    from pydoc_data.topics import topics
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    return "\n".join(topics[name] for name in sorted(topics)), f"the documentation topics of Python {version}"
+
+
+def story() -> tuple[str, str]:
+    """Five short stories for children, written for this package, and the words that name them.
 
     The public llama2.c models are trained on such. Text of another kind misleads: a token that
     a model never saw in training, such as a brace to a model of stories, has a key of any size
     and can draw all attention at large offsets.
     """
-    return (files("bridge.sources") / "story.txt").read_text(encoding="utf-8")
+    text = (files("bridge.sources") / "story.txt").read_text(encoding="utf-8")
+    return text, "five short stories that come with carrier"
