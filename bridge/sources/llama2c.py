@@ -7,25 +7,47 @@ are: they are held against
 
     theta_i = base^(-2i/d_head),   base = 1e4.
 
-Only the embedding, the first norm and W_Q, W_K of layer 0 and the tables are read.
-
 Source: karpathy/llama2.c, run.c (Config, memory_map_weights, rmsnorm, forward).
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+import hashlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, Float64
+from jaxtyping import Float, Float32, Int64
 
 from bridge.errors import BridgeError
-from bridge.sources.checkpoint import Checkpoint, Provenance, TokenLayer, file_sha256
+from bridge.sources.change import AS_IT_IS, RotaryChange
+from bridge.sources.configuration import Configuration
+from bridge.sources.families import LLAMA
+from bridge.sources.family import Names, RotaryPositions
+from bridge.sources.model import Model
+from bridge.sources.tensors import file_sha256, finite, open_plain
 from theory.schedule import RotarySchedule
 
 BASE = 1e4
 NORM_EPSILON = 1e-5
+FAMILY = replace(
+    LLAMA,
+    names=Names(
+        embedding="tok_embeddings.weight",
+        block="layers.{}.attention.",
+        norm="layers.{}.attention_norm",
+        query="layers.{}.attention.wq",
+        key="layers.{}.attention.wk",
+        others=frozenset({"wv.weight", "wo.weight"}),
+        roots=("",),
+    ),
+    positions=RotaryPositions("interleaved", fraction=None),
+    bias="no",
+    defaults={"rms_norm_eps": NORM_EPSILON, "rope_theta": BASE},
+    defaults_of="the llama2.c format",
+)
 _HEADER_BYTES = 28
 _VERSIONED = b"24ka"
 # Above these no header is believed: text and other formats read as integers are greater.
@@ -55,52 +77,79 @@ class _Header:
         return self.width // self.heads
 
 
-def read_llama2c(path: Path) -> Checkpoint:
-    """The checkpoint of a llama2.c file.
+def read_llama2c(path: Path, change: RotaryChange = AS_IT_IS) -> Model:
+    """The model of a llama2.c file, its rotary positions changed or as they are.
 
     Raises BridgeError where the file is missing, a git-LFS pointer, of another format, of
     another size than its header says, not finite, or rotary with another base.
     """
     sha256 = file_sha256(path)
     header, tied = _header(path)
-    tensors = _map(path, header, tied)
-    embedding, norm, queries, keys, cosines, sines = (
-        _finite(path, name, tensors[name]) for name in ("embedding", "attention norm", "wq", "wk", "cosines", "sines")
-    )
-    schedule = RotarySchedule.geometric(header.head_width, BASE)
-    deviation = _table_deviation(path, schedule, cosines, sines)
-    layer = TokenLayer(
-        schedule,
-        norm * embedding / np.sqrt(np.square(embedding).mean(axis=1, keepdims=True) + NORM_EPSILON),
-        queries.reshape(header.heads, header.head_width, header.width),
-        keys.reshape(header.kv_heads, header.head_width, header.width),
-        header.head_width**-0.5,
-    )
-    return Checkpoint(
+    tensors = _Tensors(path, _placed(path, header, tied))
+    deviation = _table_deviation(path, header, tensors.read("cosines"), tensors.read("sines"))
+    configuration = Configuration(path, FAMILY, _entries(header), change)
+    shape = configuration.shape()
+    positions = configuration.positions(shape)
+    configuration.note("output matrix", "the embedding" if tied else "its own", "file")
+    return Model(
         format="llama2.c",
-        family="llama",
-        sha256=sha256,
-        trained_length=header.length,
-        layers=header.layers,
+        family=FAMILY,
+        path=path,
+        shape=shape,
+        positions=positions,
+        root="",
+        tensors=tensors,
         assumptions=(
-            f"rotary base {BASE:.0f} is the format's default; the rotary tables in the file agree to {deviation:.0e}",
-            f"norm epsilon {NORM_EPSILON:.0e} is the format's; the file does not state it",
+            *configuration.assumptions,
+            f"the rotary tables in the file agree with base {BASE:.0f} to {deviation:.0e}",
         ),
-        provenance=_provenance(header, tied),
-        first_layer=layer,
+        provenance=tuple(configuration.provenance),
+        digests={},
+        file_sha256=sha256,
     )
 
 
-def _provenance(header: _Header, tied: bool) -> tuple[Provenance, ...]:
-    stated = zip(_LARGEST, astuple(header), strict=True)
-    return (
-        *(Provenance(name, str(value), "file") for name, value in stated),
-        Provenance("output matrix", "the embedding" if tied else "its own", "file"),
-        Provenance("rotary base", f"{BASE:.0f}", "default"),
-        Provenance("rotary pairs", "interleaved", "declared by format"),
-        Provenance("norm epsilon", f"{NORM_EPSILON:.0e}", "declared by format"),
-        Provenance("logit scale", "1/sqrt(head width)", "declared by format"),
-    )
+@dataclass(frozen=True, eq=False)
+class _Tensors:
+    """The tensors of a file: shape and place, in bytes from its start. A `TensorSource`."""
+
+    path: Path
+    places: Mapping[str, tuple[tuple[int, ...], int]]
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.places)
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        return self._digests
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.places[name][0]
+
+    def read(self, name: str) -> Float32[np.ndarray, "..."]:
+        shape, start = self.places[name]
+        with open_plain(self.path) as file:
+            file.seek(start)
+            raw = file.read(4 * prod(shape))
+        self._digests[name] = hashlib.sha256(raw).hexdigest()
+        return finite(self.path, name, np.frombuffer(raw, "<f4").reshape(shape).astype(np.float32))
+
+    def rows(self, name: str, rows: Int64[np.ndarray, "row"]) -> Float[np.ndarray, "row ..."]:
+        return self.read(name)[rows]
+
+
+def _entries(header: _Header) -> dict[str, int]:
+    return {
+        "hidden_size": header.width,
+        "num_attention_heads": header.heads,
+        "num_key_value_heads": header.kv_heads,
+        "head_dim": header.head_width,
+        "num_hidden_layers": header.layers,
+        "vocab_size": header.vocabulary,
+        "max_position_embeddings": header.length,
+    }
 
 
 def _header(path: Path) -> tuple[_Header, bool]:
@@ -130,51 +179,45 @@ def _tensors(header: _Header, tied: bool) -> dict[str, tuple[int, ...]]:
     """Names and shapes in the order of the file."""
     width, hidden, layers, keys = header.width, header.hidden, header.layers, header.kv_heads * header.head_width
     tensors: dict[str, tuple[int, ...]] = {
-        "embedding": (header.vocabulary, width),
-        "attention norm": (layers, width),
-        "wq": (layers, width, width),
-        "wk": (layers, keys, width),
-        "wv": (layers, keys, width),
-        "wo": (layers, width, width),
-        "feed-forward norm": (layers, width),
-        "w1": (layers, hidden, width),
-        "w2": (layers, width, hidden),
-        "w3": (layers, hidden, width),
-        "final norm": (width,),
+        "tok_embeddings.weight": (header.vocabulary, width),
+        "layers.{}.attention_norm.weight": (layers, width),
+        "layers.{}.attention.wq.weight": (layers, width, width),
+        "layers.{}.attention.wk.weight": (layers, keys, width),
+        "layers.{}.attention.wv.weight": (layers, keys, width),
+        "layers.{}.attention.wo.weight": (layers, width, width),
+        "layers.{}.ffn_norm.weight": (layers, width),
+        "layers.{}.feed_forward.w1.weight": (layers, hidden, width),
+        "layers.{}.feed_forward.w2.weight": (layers, width, hidden),
+        "layers.{}.feed_forward.w3.weight": (layers, hidden, width),
+        "norm.weight": (width,),
         "cosines": (header.length, header.head_width // 2),
         "sines": (header.length, header.head_width // 2),
     }
-    return tensors if tied else tensors | {"output": (header.vocabulary, width)}
+    return tensors if tied else tensors | {"output.weight": (header.vocabulary, width)}
 
 
-def _map(path: Path, header: _Header, tied: bool) -> dict[str, Float32[np.ndarray, "..."]]:
-    """The tensors as views of the file; of those that every layer has, layer 0."""
-    shapes = _tensors(header, tied)
-    sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    expected, got = _HEADER_BYTES + 4 * sum(sizes), path.stat().st_size
-    if got != expected:
-        what = "truncated" if got < expected else "bytes after its end"
-        raise BridgeError(f"{path}: {what}: {got} bytes, its header asks for {expected}")
-    whole = np.memmap(path, "<f4", "r", _HEADER_BYTES)
-    parts = np.split(whole, np.cumsum(sizes)[:-1])
-    views = {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-    layered = ("attention norm", "wq", "wk")
-    return views | {name: views[name][0] for name in layered}
-
-
-def _finite(path: Path, name: str, tensor: Float32[np.ndarray, "..."]) -> Float64[np.ndarray, "..."]:
-    # A plain array: a view of the map would hold the file open for the life of the checkpoint.
-    numbers = np.array(tensor, dtype=np.float64)
-    if not np.isfinite(numbers).all():
-        raise BridgeError(f"{path}: {name} holds numbers that are not finite: the file is damaged")
-    return numbers
+def _placed(path: Path, header: _Header, tied: bool) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Shape and place of every tensor, a layer's on its own. Raises BridgeError for a file of another size."""
+    at, placed = _HEADER_BYTES, {}
+    for name, shape in _tensors(header, tied).items():
+        if "{}" in name:
+            for layer in range(header.layers):
+                placed[name.format(layer)] = (shape[1:], at)
+                at += 4 * prod(shape[1:])
+        else:
+            placed[name] = (shape, at)
+            at += 4 * prod(shape)
+    if (got := path.stat().st_size) != at:
+        what = "truncated" if got < at else "bytes after its end"
+        raise BridgeError(f"{path}: {what}: {got} bytes, its header asks for {at}")
+    return placed
 
 
 def _table_deviation(
     path: Path,
-    schedule: RotarySchedule,
-    cosines: Float64[np.ndarray, "position pair"],
-    sines: Float64[np.ndarray, "position pair"],
+    header: _Header,
+    cosines: Float32[np.ndarray, "position pair"],
+    sines: Float32[np.ndarray, "position pair"],
 ) -> float:
     """The greatest difference of the file's tables from cos and sin of the float64 angles.
 
@@ -182,7 +225,8 @@ def _table_deviation(
     ln(base) = 9.2, and some units in the last place come with power, product and cosine, so an
     entry is off by at most 16 (1 + t theta_i) 2^-24.
     """
-    angles = np.multiply.outer(np.arange(len(cosines)), schedule.frequencies)
+    frequencies = RotarySchedule.geometric(header.head_width, BASE).frequencies
+    angles = np.multiply.outer(np.arange(len(cosines)), frequencies)
     deviation = np.maximum(np.abs(cosines - np.cos(angles)), np.abs(sines - np.sin(angles)))
     excess = deviation - 16 * (1 + angles) * 2.0**-24
     if excess.max() > 0:
