@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float64
+
+from bridge.content import LayerContent
 from bridge.inspect import HeadReport
+from bridge.pinned import PinnedReport
 from bridge.prediction import Prediction
-from bridge.sources.checkpoint import Checkpoint
+from bridge.sources.change import scaling_text
 from theory.statements.statement import PRINTED, Result
 
 Document = dict[str, Any]
@@ -37,20 +43,16 @@ def verify_document(results: Sequence[Result], found: Mapping[str, str]) -> Docu
     }
 
 
-def inspect_document(
-    checkpoint: Checkpoint, reports: Sequence[HeadReport], assumptions: Sequence[str], files: Sequence[Path]
-) -> Document:
+def inspect_document(content: LayerContent, reports: Sequence[HeadReport], files: Sequence[Path]) -> Document:
     """`carrier inspect`: the model and one entry a head; what needs activations is null."""
+    rotary = content.positions.rotary
+    in_force = {
+        "base": None if rotary is None else rotary.base,
+        "scaling": None if rotary is None else scaling_text(rotary.scaling),
+        "span": content.positions.span,
+    }
     return {
-        "model": {
-            "format": checkpoint.format,
-            "family": checkpoint.family,
-            "sha256": checkpoint.sha256,
-            "assumptions": list(assumptions),
-            "provenance": [
-                {"name": entry.name, "value": entry.value, "source": entry.source} for entry in checkpoint.provenance
-            ],
-        },
+        "model": _model(content),
         "heads": [
             {
                 "layer": report.layer,
@@ -59,6 +61,7 @@ def inspect_document(
                 "key_fraction": _finite(report.prediction.carrier.key_fraction),
                 "offset": report.offset,
                 "share": report.share,
+                "share_error": report.share_error,
                 "sink_share": None,
                 "margin": report.margin.value,
                 "margin_competitor": report.margin.competitor,
@@ -71,9 +74,20 @@ def inspect_document(
                     "exact": report.prediction.exact.tolist(),
                     "mean_profile": report.prediction.mean_profile.tolist(),
                 },
+                "standard_error": _listed(report.prediction.standard_error),
             }
+            | in_force
             for report in reports
         ],
+        "files": [str(file) for file in files],
+    }
+
+
+def pinned_document(content: LayerContent, reports: Sequence[PinnedReport], files: Sequence[Path]) -> Document:
+    """`carrier inspect` of a model with learned positions: where each head is pinned."""
+    return {
+        "model": _model(content),
+        "heads": [{"layer": content.index} | asdict(report) for report in reports],
         "files": [str(file) for file in files],
     }
 
@@ -85,8 +99,12 @@ def predict_document(
     assumptions: Sequence[str],
     flags: Sequence[str],
     files: Sequence[Path],
+    unchanged: Prediction | None = None,
 ) -> Document:
-    """`carrier predict`; what was not observed is null."""
+    """`carrier predict`; what was not observed is null. `unchanged` is the head under its model's own positions.
+
+    `sampling_error` is that of the exact law where it is sampled; `standard_error` that of an observation.
+    """
     return {
         "layer": layer,
         "head": head,
@@ -97,7 +115,9 @@ def predict_document(
             "mean_profile": prediction.mean_profile.tolist(),
             "constant": prediction.constant.tolist(),
             "bound": prediction.bound.tolist(),
+            "unchanged": None if unchanged is None else unchanged.exact.tolist(),
         },
+        "sampling_error": _listed(prediction.standard_error),
         "margins": [{"value": mu.value, "competitor": mu.competitor} for mu in prediction.margins],
         "query_fraction": _finite(prediction.carrier.query_fraction),
         "key_fraction": _finite(prediction.carrier.key_fraction),
@@ -110,6 +130,21 @@ def predict_document(
         "assumptions": list(assumptions),
         "files": [str(file) for file in files],
     }
+
+
+def _model(content: LayerContent) -> Document:
+    return {
+        "format": content.model.format,
+        "family": content.model.family.name,
+        "sha256": content.reading.sha256,
+        "read": [{"name": name, "sha256": digest} for name, digest in content.reading.files],
+        "assumptions": list(content.assumptions),
+        "provenance": [asdict(entry) for entry in content.model.provenance],
+    }
+
+
+def _listed(numbers: Float64[np.ndarray, "length"] | None) -> list[float] | None:
+    return None if numbers is None else numbers.tolist()
 
 
 def _finite(value: float) -> float | None:

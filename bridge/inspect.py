@@ -1,43 +1,50 @@
 """What a head is by its weights: which offset it looks at, how firmly, and how that dilutes.
 
-The selected offset is the argmax of the exact expected attention at a reference length; the
-profile offset is the argmax of phi. They differ where the spread of content, not the mean,
-decides.
+The selected offset is the argmax of the expected attention at a reference length; the profile
+offset is the argmax of phi. They differ where the spread of content, not the mean, decides. Expected
+attention is sampled: one sample selects the offset, another one estimates the attention there.
 
-Source: `theory.dilution` (laws), `theory.kernel` (profile, margin).
+Heads are reported one by one, over any executor: what goes to a worker is a head, not a model.
+
+Source: `theory.sampled_law` (expected attention), `theory.kernel` (profile, margin).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from bridge.errors import BridgeError
-from bridge.prediction import Prediction, predict
-from theory.exact_law import exact_profile
-from theory.head import Head
+from bridge.prediction import Prediction, predict_placed
+from bridge.surface import PlacedHead, Profile, sampled_surface
 from theory.kernel import Margin, carrier_profile, margin, selected_offset
+from theory.sampled_law import SEED
 
-# Three digits are shown; the fourth is safe.
-_RELATIVE_ERROR = 1e-4
 _STABLE_SHARE = 0.05
+_TOLD_APART = 3.0
+_REFERENCE = 1024
+_LONGEST = 1 << 17
+_WAITING = 8
 
 
 @dataclass(frozen=True, eq=False)
 class HeadReport:
     """One head of a layer.
 
-    `offset` <= 0 is the selected offset and `share` its expected attention at
-    `reference_length`; `margin` in nats is that of `profile_offset` up to there. `prediction` is
-    of the selected offset, at those of the wanted lengths that hold it.
+    `offset` <= 0 is the selected offset and `share` its expected attention at `reference_length`,
+    with its standard error; `margin` in nats is that of `profile_offset` up to there. `prediction`
+    is of the selected offset, at those of the wanted lengths that hold it.
     """
 
     layer: int
     head: int
     offset: int
     share: float
+    share_error: float
     profile_offset: int
     margin: Margin
     reference_length: int
@@ -46,47 +53,92 @@ class HeadReport:
 
 
 def default_lengths(trained_length: int) -> tuple[int, ...]:
-    """Powers of two from 16 up to the trained length, and that length itself."""
-    powers = (1 << exponent for exponent in range(4, trained_length.bit_length()))
-    return tuple(sorted({*powers, trained_length}))
+    """16, 128, 1024, ..., each eight times the one before, up to the trained length, and that length itself.
+
+    131072 is the longest: beyond it a length takes many seconds a head, and is for `--lengths` to ask for.
+    """
+    longest = min(trained_length, _LONGEST)
+    powers = (1 << exponent for exponent in range(4, longest.bit_length(), 3))
+    return tuple(sorted({*powers, longest}))
 
 
-def inspect_head(head: Head, layer: int, index: int, lengths: Sequence[int], reference_length: int) -> HeadReport:
+def default_reference(trained_length: int, lengths: Sequence[int]) -> int:
+    """Where the offset is selected: the longest length asked for, but within the trained one, and 1024 at most."""
+    return min(trained_length, _REFERENCE, max(lengths))
+
+
+def inspect_head(head: PlacedHead, layer: int, index: int, lengths: Sequence[int], reference_length: int) -> HeadReport:
     """The report of head `index` of a layer. Raises BridgeError where no length holds the selected offset."""
     if reference_length < 2:
         raise BridgeError(f"the reference length must be 2 or more, got {reference_length}")
-    profile = carrier_profile(head.carrier(), reference_length)
-    expected = exact_profile(head, reference_length, _RELATIVE_ERROR)
-    offset, profile_offset = selected_offset(expected), selected_offset(profile)
-    held = [length for length in lengths if length > -offset]
+    expected = sampled_surface(head, [reference_length], SEED)[reference_length]
+    profile = carrier_profile(head.at(reference_length).carrier(), len(expected.mean))
+    offset, profile_offset = selected_offset(expected.mean), selected_offset(profile)
+    held = [length for length in lengths if head.seen(length) > -offset]
     if not held:
         raise BridgeError(
             f"head {layer}.{index} selects offset {offset}, which no length of {list(lengths)} holds: give a longer one"
         )
-    share = float(expected[-offset])
+    # The highest of many estimates is too high; one of other samples is not.
+    surface = sampled_surface(head, (*held, reference_length), SEED + 1)
+    there = surface[reference_length]
     return HeadReport(
         layer=layer,
         head=index,
         offset=offset,
-        share=share,
+        share=float(there.mean[-offset]),
+        share_error=float(there.standard_error[-offset]),
         profile_offset=profile_offset,
         margin=margin(profile, -profile_offset),
         reference_length=reference_length,
-        prediction=predict_at(head, -offset, held),
-        flags=_flags(head, offset, profile_offset, share),
+        prediction=predict_placed(head, -offset, held, surface),
+        flags=_flags(head, expected, float(there.mean[-offset]), profile_offset),
     )
 
 
-def predict_at(head: Head, offset: int, lengths: Sequence[int]) -> Prediction:
-    """A prediction to the three digits that a real vocabulary is worth."""
-    return predict(head, offset, lengths, _RELATIVE_ERROR)
+def inspect_heads(
+    heads: Iterable[tuple[int, PlacedHead]],
+    layer: int,
+    lengths: Sequence[int],
+    reference_length: int,
+    executor: Executor,
+    workers: int,
+    advance: Callable[[int], None],
+) -> Iterator[HeadReport]:
+    """Reports of heads, each with its index, in order. Some wait beside those in work, so that no worker does while
+    the next heads are made; no more are in memory at a time."""
+    queue = iter(heads)
+
+    def submit(count: int) -> list:
+        return [
+            executor.submit(inspect_head, head, layer, index, tuple(lengths), reference_length)
+            for index, head in islice(queue, count)
+        ]
+
+    pending = submit(workers + _WAITING)
+    while pending:
+        yield pending.pop(0).result()
+        advance(1)
+        pending += submit(1)
 
 
-def _flags(head: Head, offset: int, profile_offset: int, share: float) -> tuple[str, ...]:
+def content_flags(head: PlacedHead) -> tuple[str, ...]:
+    """What to know of a head's content, whatever offset is asked for."""
+    content = head.content
+    raised = {
+        "no queries or no keys: attention is uniform": not np.any(content.queries) or not np.any(content.keys),
+        "uniform token weights": len(content.query_weights) > 1 and np.ptp(content.query_weights) == 0,
+    }
+    return tuple(flag for flag, is_raised in raised.items() if is_raised)
+
+
+def _flags(head: PlacedHead, expected: Profile, share: float, profile_offset: int) -> tuple[str, ...]:
+    offset = selected_offset(expected.mean)
+    gaps = expected.mean[-offset] - expected.mean
+    rivals = gaps < _TOLD_APART * np.hypot(expected.standard_error, expected.standard_error[-offset])
     raised = {
         "offset by profile differs from offset by exact law": profile_offset != offset,
         f"share below {_STABLE_SHARE}: argmax unstable": share < _STABLE_SHARE,
-        "no queries or no keys: attention is uniform": not np.any(head.queries) or not np.any(head.keys),
-        "uniform token weights": len(head.query_weights) > 1 and np.ptp(head.query_weights) == 0,
+        "another offset is as high within the sampling error": rivals.sum() > 1,
     }
-    return tuple(flag for flag, is_raised in raised.items() if is_raised)
+    return (*(flag for flag, is_raised in raised.items() if is_raised), *content_flags(head))

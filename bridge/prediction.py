@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
 
+from bridge.errors import BridgeError
+from bridge.surface import PlacedHead, Profile
 from theory.dilution import margin_bound, mean_profile_law
 from theory.exact_law import exact_law
 from theory.head import Carrier, Head
@@ -18,8 +20,10 @@ from theory.kernel import Margin, margin, mean_profile, selected_offset
 class Prediction:
     """Attention K = `offset` tokens back at each length by each law, and what the laws start from.
 
-    `exact` is the mean of the softmax over independent tokens, `mean_profile` the softmax of the
-    mean logits; `constant` is the exact law at the shortest length, the baseline "nothing dilutes".
+    `exact` is the mean of the softmax over independent tokens, with its standard error where it is sampled;
+    `mean_profile` is the softmax of the mean logits, whose `profile` is that of the longest length; `margins` are its
+    mu_L at each length, with the nearest competitor; `constant` is the exact law at the shortest length, the baseline
+    "nothing dilutes".
     """
 
     carrier: Carrier
@@ -28,11 +32,8 @@ class Prediction:
     profile: Float64[np.ndarray, "offset"]
     exact: Float64[np.ndarray, "length"]
     mean_profile: Float64[np.ndarray, "length"]
-
-    @property
-    def margins(self) -> tuple[Margin, ...]:
-        """mu_L of the mean profile at each length, with its nearest competitor."""
-        return tuple(margin(self.profile[:length], self.offset) for length in self.lengths)
+    margins: tuple[Margin, ...]
+    standard_error: Float64[np.ndarray, "length"] | None = None
 
     @property
     def bound(self) -> Float64[np.ndarray, "length"]:
@@ -65,4 +66,33 @@ def predict(head: Head, offset: int, lengths: Sequence[int], relative_error: flo
     exact = exact_law(head, offset, lengths, relative_error)
     carrier = head.carrier()
     profile = mean_profile(carrier, max(lengths))
-    return Prediction(carrier, offset, tuple(lengths), profile, exact, mean_profile_law(profile, offset, lengths))
+    margins = tuple(margin(profile[:length], offset) for length in lengths)
+    return Prediction(
+        carrier, offset, tuple(lengths), profile, exact, mean_profile_law(profile, offset, lengths), margins
+    )
+
+
+def predict_placed(head: PlacedHead, offset: int, lengths: Sequence[int], surface: Mapping[int, Profile]) -> Prediction:
+    """The prediction for a head of a checkpoint, from its sampled profiles at each of the lengths.
+
+    Raises BridgeError where a length does not hold the target among the tokens that the head sees.
+    """
+    for length in lengths:
+        if head.seen(length) <= offset:
+            raise BridgeError(
+                f"at length {length} the head sees {head.seen(length)} tokens, none of them {offset} back: give longer "
+                "--lengths or a nearer --offset"
+            )
+    carriers = {length: head.at(length).carrier() for length in lengths}
+    profiles = {length: mean_profile(carriers[length], head.seen(length)) for length in lengths}
+    longest = max(lengths)
+    return Prediction(
+        carrier=carriers[longest],
+        offset=offset,
+        lengths=tuple(lengths),
+        profile=profiles[longest],
+        exact=np.array([surface[length].mean[offset] for length in lengths]),
+        mean_profile=np.array([mean_profile_law(own, offset, [len(own)])[0] for own in profiles.values()]),
+        margins=tuple(margin(own, offset) for own in profiles.values()),
+        standard_error=np.array([surface[length].standard_error[offset] for length in lengths]),
+    )

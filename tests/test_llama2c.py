@@ -6,6 +6,7 @@ projections and rotation are written out once more, lane by lane, as run.c has t
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -18,17 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import BridgeError
-from bridge.inspect import default_lengths, inspect_head
+from bridge.inspect import default_lengths, default_reference, inspect_head
+from bridge.prediction import predict
 from bridge.sources.llama2c import read_llama2c
-from bridge.sources.tokens import (
-    Tokenizer,
-    read_tokenizer,
-    story,
-    token_weights,
-    uniform,
-    unigram,
-    unigram_weights,
-)
+from bridge.sources.llama2c_tokenizer import MergeTokenizer, read_tokenizer
+from bridge.sources.model import read_layer
+from bridge.sources.tokens import story, token_weights, uniform, unigram
+from bridge.surface import PlacedHead
 from theory.exact_law import exact_law, exact_profile
 from theory.head import Head
 from theory.kernel import carrier_profile
@@ -113,10 +110,15 @@ def run_c_score(raw: bytes, head: int, query: tuple[int, int], key: tuple[int, i
     return float(q @ k / np.sqrt(size))
 
 
+def head_of(path: Path, head: int, weights: np.ndarray) -> Head:
+    """A head of layer 0 over the tokens of weight above 0."""
+    occur = np.flatnonzero(weights)
+    return read_layer(read_llama2c(path), 0, occur).layer.head(head, weights[occur])
+
+
 def logit(path: Path, head: int, query: tuple[int, int], key: tuple[int, int]) -> tuple[float, float]:
     """The reader's logit for (token, position) of query and key, and its bound scale |q||k|."""
-    checkpoint = read_llama2c(path)
-    content = checkpoint.head(0, head, uniform(checkpoint.vocabulary).weights)
+    content = head_of(path, head, uniform(read_llama2c(path).shape.vocabulary).weights)
     offsets = np.array([key[1] - query[1]])
     value = content.logits(offsets)[query[0], 0, key[0]]
     bound = content.logit_scale * np.linalg.norm(content.queries[query[0]]) * np.linalg.norm(content.keys[key[0]])
@@ -159,43 +161,46 @@ def test_query_head_h_reads_key_head_h_over_seven(tmp_path: Path, head: int) -> 
     ours, bound = logit(written(tmp_path, raw), head, (3, 40), (8, 20))
     # Positions beyond the 9 of the table: float64 on both sides.
     assert ours == pytest.approx(run_c_score(raw, head, (3, 40), (8, 20)), abs=1e-12 * bound)
-    content = read_llama2c(tmp_path / "model.bin").first_layer
-    assert np.abs(content.key_maps[0] - content.key_maps[1]).max() > 1
+    keys = read_layer(read_llama2c(tmp_path / "model.bin"), 0, np.arange(11)).layer.maps.key.weight
+    assert np.abs(keys[0] - keys[1]).max() > 1
 
 
 def test_what_is_read_is_stated(tmp_path: Path) -> None:
-    checkpoint = read_llama2c(written(tmp_path, checkpoint_bytes()))
-    assert (checkpoint.layers, checkpoint.heads, checkpoint.kv_heads, checkpoint.head_width) == (2, 14, 2, 4)
-    assert (checkpoint.vocabulary, checkpoint.trained_length, len(checkpoint.sha256)) == (11, 9, 64)
-    assert any("rotary base 10000 is the format's default" in sentence for sentence in checkpoint.assumptions)
-    sources = {value.name: value.source for value in checkpoint.provenance}
-    assert (sources["width"], sources["rotary base"]) == ("file", "default")
+    model = read_llama2c(written(tmp_path, checkpoint_bytes()))
+    shape = model.shape
+    assert (shape.layers, shape.heads, shape.kv_heads, shape.head_width) == (2, 14, 2, 4)
+    assert (shape.vocabulary, shape.trained_length) == (11, 9)
+    assert read_layer(model, 0, np.arange(3)).sha256 == hashlib.sha256(model.path.read_bytes()).hexdigest()
+    assert any("rotary base 10000 is the default of the llama2.c format" in said for said in model.assumptions)
+    sources = {value.name: value.source for value in model.provenance}
+    assert (sources["width"], sources["rotary base"]) == ("file", "default of the llama2.c format")
+    assert sources["rotary pairs"] == "declared by family llama"
 
 
 def test_tables_of_real_files_agree_with_the_base(models: Path) -> None:
     for name in REAL:
-        sentence = read_llama2c(models / name).assumptions[0]
+        sentence = read_llama2c(models / name).assumptions[-1]
+        assert "the rotary tables in the file agree with base 10000 to" in sentence
         assert float(sentence.split()[-1]) <= 4e-6
 
 
 def test_an_output_matrix_of_its_own_changes_no_head(tmp_path: Path) -> None:
     untied = tuple(-n if i == 5 else n for i, n in enumerate(SMALL))
     tied_head, untied_head = (
-        read_llama2c(written(tmp_path, checkpoint_bytes(header))).head(0, 5, uniform(11).weights)
-        for header in (SMALL, untied)
+        head_of(written(tmp_path, checkpoint_bytes(header)), 5, uniform(11).weights) for header in (SMALL, untied)
     )
     assert np.array_equal(tied_head.queries, untied_head.queries)
 
 
 def test_only_the_tensors_of_layer_0_are_held(tmp_path: Path) -> None:
     path = written(tmp_path, checkpoint_bytes((56, 20_000, 2, 14, 2, 11, 9)))
-    read_llama2c(path)
+    head_of(path, 0, uniform(11).weights)
     tracemalloc.start()
-    checkpoint = read_llama2c(path)
+    head = head_of(path, 0, uniform(11).weights)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # 27 MB on disk; embedding, W_Q and W_K of one layer are 31 kB in float64, the digest's buffer 256 kB.
-    assert checkpoint.heads == 14
+    assert head.window == 1
     assert peak < 1e6
 
 
@@ -222,8 +227,11 @@ WQ_AT = 11 * 56 + 2 * 56
         (lambda raw: b"GGUF" + raw, "no llama2.c file: its header gives width"),
         (lambda raw: b"The quick brown fox jumps over the lazy dog.", "no llama2.c file: its header gives"),
         (lambda raw: struct.pack("<I", 0x616B3432) + raw, "version 1 or later"),
-        (lambda raw: with_float(raw, 7, float("nan")), "embedding holds numbers that are not finite"),
-        (lambda raw: with_float(raw, WQ_AT, float("inf")), "wq holds numbers that are not finite"),
+        (lambda raw: with_float(raw, 7, float("nan")), "tok_embeddings.weight holds numbers that are not finite"),
+        (
+            lambda raw: with_float(raw, WQ_AT, float("inf")),
+            "wq.weight holds numbers that are not finite",
+        ),
         (lambda raw: with_float(raw, (len(raw) - 28) // 4 - 1, 0.5), "rotary tables .* position 8, pair 1"),
         (lambda raw: checkpoint_bytes(base=5e5), "another base"),
         (with_header(15, 5, 2, 5, 5, 11, 9), "head width 3 is odd"),
@@ -238,7 +246,7 @@ def test_a_file_that_cannot_be_read_says_why_in_one_line(
 ) -> None:
     path = written(tmp_path, damage(checkpoint_bytes()))
     with pytest.raises(BridgeError, match=message) as caught:
-        read_llama2c(path)
+        head_of(path, 0, uniform(11).weights)
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
@@ -249,26 +257,25 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "head", "tokens", "message"),
+    ("layer", "head", "message"),
     [
-        (1, 0, 11, "layer 1 needs activations, which this version does not read"),
-        (2, 0, 11, "layer 2 does not exist: layers of this checkpoint are 0 to 1"),
-        (0, 14, 11, "head 14 does not exist: heads of this checkpoint are 0 to 13"),
-        (0, -1, 11, "head -1 does not exist"),
-        (0, 0, 12, "for 12 tokens, the checkpoint has 11: give the tokenizer"),
+        (1, 0, "layer 1 needs activations, which this version does not read"),
+        (2, 0, "layer 2 does not exist: layers of this model are 0 to 1"),
+        (0, 14, "head 14 does not exist: heads of this layer are 0 to 13"),
+        (0, -1, "head -1 does not exist"),
     ],
 )
-def test_a_head_that_is_not_there(tmp_path: Path, layer: int, head: int, tokens: int, message: str) -> None:
-    checkpoint = read_llama2c(written(tmp_path, checkpoint_bytes()))
+def test_a_head_that_is_not_there(tmp_path: Path, layer: int, head: int, message: str) -> None:
+    model = read_llama2c(written(tmp_path, checkpoint_bytes()))
     with pytest.raises(BridgeError, match=message):
-        checkpoint.head(layer, head, uniform(tokens).weights)
+        read_layer(model, layer, np.arange(11)).layer.head(head, uniform(11).weights)
 
 
 def test_tokens_that_never_occur_are_dropped(tmp_path: Path) -> None:
-    checkpoint = read_llama2c(written(tmp_path, checkpoint_bytes()))
+    path = written(tmp_path, checkpoint_bytes())
     weights = np.zeros(11)
     weights[[2, 7]] = 0.25, 0.75
-    head, whole = checkpoint.head(0, 3, weights), checkpoint.head(0, 3, uniform(11).weights)
+    head, whole = head_of(path, 3, weights), head_of(path, 3, uniform(11).weights)
     assert np.allclose(head.queries, whole.queries[[2, 7]], rtol=1e-13)
     assert head.key_weights.tolist() == [0.25, 0.75]
 
@@ -285,11 +292,11 @@ def tokenizer_bytes() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def small_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def small_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> MergeTokenizer:
     return read_tokenizer(written(tmp_path_factory.mktemp("tokenizer"), tokenizer_bytes()))
 
 
-def run_c_encode(tokenizer: Tokenizer, text: str) -> list[int]:
+def run_c_encode(tokenizer: MergeTokenizer, text: str) -> list[int]:
     """The encoding of run.c over the whole string, merge by merge."""
     vocabulary = list(tokenizer.pieces)
     tokens = []
@@ -309,7 +316,7 @@ def run_c_encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @given(st.text(alphabet="  aabcdehtn.\né✓", max_size=40))
-def test_words_encode_to_what_the_whole_text_does(small_tokenizer: Tokenizer, text: str) -> None:
+def test_words_encode_to_what_the_whole_text_does(small_tokenizer: MergeTokenizer, text: str) -> None:
     assert small_tokenizer.encode(text) == run_c_encode(small_tokenizer, text)
     assert small_tokenizer.decode(small_tokenizer.encode(text)) == text
 
@@ -324,19 +331,19 @@ def test_the_real_tokenizer(models: Path, text: str) -> None:
 
 def test_counts_are_those_of_the_text_without_a_beginning_token(models: Path) -> None:
     tokenizer = read_tokenizer(models / "tok512.bin")
-    text = story()
+    text, _ = story()
     tokens = tokenizer.encode(text)
     assert tokenizer.decode(tokens) == text
-    given = token_weights(512, models / "tok512.bin")
+    given = token_weights(512, tokenizer, None, story)
     assert np.array_equal(np.rint(given.weights * len(tokens)), np.bincount(tokens, minlength=512))
     assert given.weights.sum() == pytest.approx(1, abs=1e-12)
     assert given.weights[:3].tolist() == [0, 0, 0]
     assert "unigram token weights of five short stories" in given.provenance
 
 
-def test_an_empty_text_has_no_weights(small_tokenizer: Tokenizer) -> None:
+def test_an_empty_text_has_no_weights(small_tokenizer: MergeTokenizer) -> None:
     with pytest.raises(BridgeError, match="text to count tokens in is empty"):
-        unigram_weights(small_tokenizer, "")
+        unigram(small_tokenizer, "", "nothing", small_tokenizer.vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -374,37 +381,44 @@ OBSERVED = (-1, 0, -1, -1, -1, -1, -1, 0)
 
 
 def test_a_story_selects_the_offsets_that_were_observed(models: Path) -> None:
-    checkpoint = read_llama2c(models / "stories260K.bin")
-    weights = unigram(read_tokenizer(models / "tok512.bin"), STORY, "a story").weights
-    profiles = [exact_profile(checkpoint.head(0, head, weights), 64, 1e-4) for head in range(8)]
+    weights = unigram(read_tokenizer(models / "tok512.bin"), STORY, "a story", 512).weights
+    profiles = [exact_profile(head_of(models / "stories260K.bin", head, weights), 64, 1e-4) for head in range(8)]
     assert tuple(-int(profile.argmax()) for profile in profiles) == OBSERVED
 
 
 def test_uniform_weights_lose_the_head(models: Path) -> None:
     """Why they are flagged: a look-back of .32, as observed, is lost among tokens that never occur."""
-    head = read_llama2c(models / "stories260K.bin").head(0, 4, uniform(512).weights)
+    head = head_of(models / "stories260K.bin", 4, uniform(512).weights)
     assert exact_law(head, 1, [32], 1e-2)[0] < 0.05
 
 
-def synthetic_head(tmp_path: Path, tokens: int = 11) -> Head:
-    return read_llama2c(written(tmp_path, checkpoint_bytes())).head(0, 5, uniform(tokens).weights)
+def synthetic_head(tmp_path: Path) -> PlacedHead:
+    path = written(tmp_path, checkpoint_bytes())
+    return PlacedHead(head_of(path, 5, uniform(11).weights), read_llama2c(path).positions[0])
 
 
 def test_a_report_holds_what_the_laws_say(tmp_path: Path) -> None:
     head = synthetic_head(tmp_path)
     report = inspect_head(head, 0, 5, [2, 16, 48], 32)
-    expected = exact_profile(head, 32, 1e-9)
+    expected = exact_profile(head.content, 32, 1e-9)
     held = tuple(length for length in (2, 16, 48) if length > -report.offset)
     assert (report.layer, report.head, report.prediction.lengths, report.reference_length) == (0, 5, held, 32)
     assert report.offset == -int(expected.argmax())
-    # 1e-4 is the relative error that a report asks of the exact law.
-    assert report.share == pytest.approx(expected.max(), rel=2e-4)
-    profile = carrier_profile(head.carrier(), 32)
+    # The errors are those of 32 replicates: 5 of them is Student's 1 in 50 000.
+    assert report.share == pytest.approx(expected.max(), abs=5 * report.share_error)
+    assert 0 < report.share_error < 0.02
+    profile = carrier_profile(head.content.carrier(), 32)
     assert report.profile_offset == -int(profile.argmax())
     assert report.margin.value >= 0
     assert report.margin.value == pytest.approx(np.diff(np.sort(profile))[-1], abs=1e-12)
     assert report.prediction.offset == -report.offset
-    assert report.prediction.exact == pytest.approx(exact_law(head, -report.offset, held, 1e-9), rel=2e-4)
+    exact, error = exact_law(head.content, -report.offset, held, 1e-9), report.prediction.standard_error
+    assert error is not None and (np.abs(report.prediction.exact - exact) <= 5 * error).all()
+    expected_mean = predict(head.content, -report.offset, held)
+    assert report.prediction.mean_profile == pytest.approx(expected_mean.mean_profile, rel=1e-12)
+    assert [own.value for own in report.prediction.margins] == pytest.approx(
+        [own.value for own in expected_mean.margins], rel=1e-9
+    )
     assert "uniform token weights" in report.flags
     differs = "offset by profile differs from offset by exact law" in report.flags
     assert differs == (report.offset != report.profile_offset)
@@ -413,15 +427,21 @@ def test_a_report_holds_what_the_laws_say(tmp_path: Path) -> None:
 
 def test_the_share_flag_is_raised_where_attention_is_spread(tmp_path: Path) -> None:
     head = synthetic_head(tmp_path)
-    spread = replace(head, queries=1e-6 * head.queries)
-    assert "share below 0.05: argmax unstable" in inspect_head(spread, 0, 0, [30], 30).flags
-    assert "share below 0.05: argmax unstable" not in inspect_head(spread, 0, 0, [15], 15).flags
+    spread = replace(head, content=replace(head.content, queries=1e-6 * head.content.queries))
+    reports = [inspect_head(spread, 0, 0, [length], length) for length in (30, 15)]
+    assert ["share below 0.05: argmax unstable" in report.flags for report in reports] == [True, False]
+    tied = "another offset is as high within the sampling error"
+    assert tied in reports[0].flags
+    firm = replace(head, content=replace(head.content, queries=np.zeros_like(head.content.queries)))
+    assert "no queries or no keys: attention is uniform" in inspect_head(firm, 0, 0, [30], 30).flags
 
 
 def test_lengths_of_a_report(tmp_path: Path) -> None:
-    assert default_lengths(512) == (16, 32, 64, 128, 256, 512)
-    assert default_lengths(300) == (16, 32, 64, 128, 256, 300)
+    assert default_lengths(512) == (16, 128, 512)
+    assert default_lengths(8192) == (16, 128, 1024, 8192)
     assert default_lengths(9) == (9,)
+    assert (default_reference(512, [64, 4096]), default_reference(512, [16, 64])) == (512, 64)
+    assert default_reference(131_072, [16, 131_072]) == 1024
     with pytest.raises(BridgeError, match="reference length must be 2 or more, got 1"):
         inspect_head(synthetic_head(tmp_path), 0, 0, [16], 1)
     offset = inspect_head(synthetic_head(tmp_path), 0, 5, [16], 16).offset
@@ -430,20 +450,18 @@ def test_lengths_of_a_report(tmp_path: Path) -> None:
         inspect_head(synthetic_head(tmp_path), 0, 5, [1], 16)
 
 
-def test_weights_are_uniform_without_a_tokenizer_and_refused_where_they_do_not_fit(
-    models: Path, tmp_path: Path
-) -> None:
-    assert token_weights(512).weights == pytest.approx(np.full(512, 1 / 512))
-    assert "uniform token weights: a poor stand-in" in token_weights(512).provenance
+def test_weights_are_uniform_where_asked_for_and_refused_where_they_do_not_fit(models: Path, tmp_path: Path) -> None:
+    assert uniform(512).weights == pytest.approx(np.full(512, 1 / 512))
+    assert "uniform token weights: a poor stand-in" in uniform(512).provenance
     (tmp_path / "text").write_text("Tim ran.")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    tokenizer = models / "tok512.bin"
-    assert token_weights(512, tokenizer, tmp_path / "text").weights.max() > 0.1
+    tokenizer = read_tokenizer(models / "tok512.bin")
+    assert token_weights(512, tokenizer, tmp_path / "text", story).weights.max() > 0.1
     for vocabulary, reader, text, message in [
         (512, None, tmp_path / "text", "--text needs --tokenizer"),
-        (105, tokenizer, None, "has 512 tokens, the checkpoint 105"),
+        (105, tokenizer, None, "tok512.bin finds token .* the embedding has rows 0 to 104"),
         (512, tokenizer, tmp_path / "absent", "cannot read the text .*absent: No such file"),
         (512, tokenizer, tmp_path / "binary", "cannot read the text .*binary: it is not UTF-8"),
     ]:
         with pytest.raises(BridgeError, match=message):
-            token_weights(vocabulary, reader, text)
+            token_weights(vocabulary, reader, text, story)

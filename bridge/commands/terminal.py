@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -59,6 +61,20 @@ def needs_training_extra() -> Iterator[None]:
         ) from None
 
 
+def saved(folder: Path | None, name: str, table: Table, draw: Callable[[], Any]) -> tuple[Path, ...]:
+    """Table and picture in a folder, where one was asked for: only then is anything drawn, or matplotlib loaded."""
+    if folder is None:
+        return ()
+    from bridge.figures.save import save_results
+
+    return save_results(folder, name, table, draw())
+
+
+def written(files: tuple[Path, ...]) -> tuple[str, ...]:
+    """A line for each file."""
+    return tuple(f"written: {file}" for file in files)
+
+
 def lengths_from(option: str, text: str) -> tuple[int, ...]:
     """Lengths in tokens separated by commas, each once. Raises BridgeError that names the option."""
     try:
@@ -70,6 +86,13 @@ def lengths_from(option: str, text: str) -> tuple[int, ...]:
             f"{option} needs whole numbers from 2 to {_LONGEST} with commas, such as 16,64,256, got {text[:60]!r}"
         )
     return tuple(dict.fromkeys(values))
+
+
+def check_length(option: str, length: int) -> int:
+    """The length itself, in tokens. Raises BridgeError that names the option, for one that `lengths_from` refuses."""
+    if not 2 <= length <= _LONGEST:
+        raise BridgeError(f"{option} needs a whole number from 2 to {_LONGEST}, got {length}")
+    return length
 
 
 def finish(as_recorded: bool) -> None:

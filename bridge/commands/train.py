@@ -10,8 +10,8 @@ import typer
 from bridge.commands.options import Device, Json, OutFolder, PresetName, RunsFolder
 from bridge.commands.terminal import finish, lengths_from, needs_training_extra, progress, say, show
 from bridge.errors import BridgeError
+from bridge.head_views import carrier_notes
 from bridge.output import output_folder
-from bridge.views import carrier_notes
 from empirics.spec import EVALUATION_LENGTHS, RunSpec, run_spec
 
 _EVALUATION_LENGTHS = ",".join(map(str, EVALUATION_LENGTHS))

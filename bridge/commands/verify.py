@@ -11,7 +11,7 @@ import typer
 from bridge.commands.options import Json, RunsFolder
 from bridge.commands.terminal import finish, show
 from bridge.documents import verify_document
-from bridge.views import statement_story, statements_table
+from bridge.statement_views import statement_story, statements_table
 
 if TYPE_CHECKING:
     from theory.statements.statement import Statement

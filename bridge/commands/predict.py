@@ -1,0 +1,167 @@
+"""`carrier predict`: attention at an offset against length, of a run or of a checkpoint's head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bridge.commands.options import (
+    Base,
+    Json,
+    Layer,
+    Lengths,
+    OptionalOut,
+    RopeScaling,
+    Sha256,
+    TextFile,
+    TokenizerSource,
+    Uniform,
+)
+from bridge.commands.terminal import finish, lengths_from, needs_training_extra, saved, show, written
+from bridge.content import ContentOptions, read_content
+from bridge.documents import predict_document
+from bridge.errors import BridgeError
+from bridge.head_views import carrier_notes, heading, positions_note, prediction_table
+from bridge.inspect import content_flags, default_lengths, default_reference, inspect_head
+from bridge.output import output_folder
+from bridge.prediction import Prediction, predict_placed
+from bridge.sources.change import RotaryChange
+from bridge.surface import sampled_surface
+
+
+def predict(
+    source: Annotated[
+        Path, typer.Argument(help="Folder of a run, or checkpoint: Hugging Face folder, GGUF file, llama2.c file.")
+    ],
+    layer: Layer = 0,
+    head: Annotated[int, typer.Option(help="Head of the layer.")] = 0,
+    offset: Annotated[
+        int | None, typer.Option(help="Tokens back; default: a run's target, else what it selects.")
+    ] = None,
+    lengths: Lengths = None,
+    observe: Annotated[int, typer.Option(help="Hold a run's prediction against so many fresh sequences a length.")] = 0,
+    tokenizer: TokenizerSource = None,
+    text: TextFile = None,
+    uniform: Uniform = False,
+    base: Base = None,
+    rope_scaling: RopeScaling = None,
+    sha256: Sha256 = None,
+    out: OptionalOut = None,
+    as_json: Json = False,
+) -> None:
+    """Attention at an offset against length, predicted from the weights; for a run also observed.
+
+    With --base or --rope-scaling: what that would do to a checkpoint's head, beside the head as it is.
+    """
+    axis = None if lengths is None else lengths_from("--lengths", lengths)
+    back = None if offset is None else abs(offset)
+    folder = None if out is None else output_folder(out)
+    of_checkpoint = {
+        "tokenizer": tokenizer,
+        "text": text,
+        "uniform": uniform,
+        "base": base,
+        "rope-scaling": rope_scaling,
+        "sha256": sha256,
+    }
+    if any((source / name).exists() for name in ("run.json", "spec.json")):
+        if layer:
+            raise BridgeError(f"a run has layer 0 only, got layer {layer}")
+        if unread := [name for name, value in of_checkpoint.items() if value]:
+            raise BridgeError(f"--{unread[0]} belongs to a checkpoint, and {source} is the folder of a run: drop it")
+        _predict_run(source, head, back, axis, observe, folder, as_json)
+    elif observe and source.exists():
+        raise BridgeError("--observe needs a run: observing a checkpoint needs activations, which this version lacks")
+    else:
+        change, options = RotaryChange.parse(base, rope_scaling), ContentOptions(tokenizer, text, uniform)
+        _predict_checkpoint(source, options, change, sha256, (layer, head), back, axis, folder, as_json)
+
+
+def _predict_run(
+    source: Path,
+    head: int,
+    offset: int | None,
+    lengths: tuple[int, ...] | None,
+    sequences: int,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    with needs_training_extra():
+        from bridge.account import LENGTHS, account, account_document, prediction_of
+        from bridge.run_views import account_table
+        from empirics.store import load_run
+        from empirics.train import Run
+
+    run, axis = load_run(source), lengths or LENGTHS
+    if not isinstance(run, Run):
+        raise BridgeError(f"run {run.spec.id} is a transformer: `carrier predict` takes runs of the one-layer model")
+    assumptions = ("tokens are independent and uniform, as in the task",)
+    told = account(run, axis, sequences, offset, head=head) if sequences else None
+    prediction = told.prediction if told else prediction_of(run, axis, offset, head)
+    named = run.spec.id if run.spec.heads == 1 else f"head {head} of {run.spec.id}"
+    title = f"predicted attention at offset {-prediction.offset}, {named}"
+    shown = account_table(told) if told else prediction_table(title, prediction)
+
+    def draw() -> Any:
+        from bridge.figures.runs import account_figure
+
+        return account_figure(told) if told else _figure([(named, prediction)], run.spec.train_lengths[1])
+
+    files = saved(folder, f"{run.spec.id}-offset-{prediction.offset}", shown, draw)
+    show(
+        as_json,
+        lambda: (
+            predict_document(0, head, prediction, assumptions, prediction.residuals(), files)
+            | (account_document(told) if told else {})
+        ),
+        (shown,),
+        (*carrier_notes(prediction), *written(files)),
+    )
+    finish(told is None or told.agrees)
+
+
+def _predict_checkpoint(
+    path: Path,
+    options: ContentOptions,
+    change: RotaryChange,
+    sha256: str | None,
+    place: tuple[int, int],
+    offset: int | None,
+    lengths: tuple[int, ...] | None,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    layer, index = place
+    content = read_content(path, layer, options, change, sha256)
+    trained = content.model.shape.trained_length
+    axis, head = lengths or default_lengths(trained), content.head(index)
+    if offset is None:
+        report = inspect_head(head, layer, index, axis, default_reference(trained, axis))
+        prediction, flags = report.prediction, report.flags
+    else:
+        prediction, flags = predict_placed(head, offset, axis, sampled_surface(head, axis)), content_flags(head)
+    own = content.unchanged(head)
+    before = None
+    if own is not None:
+        surface = sampled_surface(own, prediction.lengths)
+        before = predict_placed(own, prediction.offset, prediction.lengths, surface)
+    title = f"predicted attention at offset {-prediction.offset}, head {layer}.{index}: {heading(content)}"
+    shown = prediction_table(title, prediction, (positions_note(content), *content.assumptions), before)
+    named = [(f"head {layer}.{index}", prediction), *([("unchanged", before)] if before else [])]
+    stem = f"{content.name}-{layer}-{index}-offset-{prediction.offset}"
+    files = saved(folder, stem, shown, lambda: _figure(named, trained))
+    show(
+        as_json,
+        lambda: predict_document(layer, index, prediction, content.assumptions, flags, files, before),
+        (shown,),
+        (*carrier_notes(prediction), *(f"flag: {flag}" for flag in flags), *written(files)),
+    )
+
+
+def _figure(named: Sequence[tuple[str, Prediction]], trained_length: int) -> Any:
+    from bridge.figures.predictions import prediction_figure
+
+    return prediction_figure(named, trained_length)
