@@ -115,6 +115,7 @@ def test_a_checkpoint_does_not_go_on_under_another_learner() -> None:
         list(train_together([spec], [replace(kept[0], learner="plain")]))
 
 
+@pytest.mark.case(27)
 @pytest.mark.parametrize("specs", KINDS, ids=name_of)
 def test_a_resumed_run_is_the_uninterrupted_one(specs: list[Spec], tmp_path: Path) -> None:
     """From every checkpoint, through the disk, alone and beside the others of its stack."""
@@ -133,6 +134,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(specs: list[Spec], tmp_path: Pat
                 assert_same_bits(resumed, run)
 
 
+@pytest.mark.case(28)
 @pytest.mark.parametrize("lost", ["generator", "weights.query", "exp_avg.query", "exp_avg_sq.key", "step"])
 def test_every_part_of_a_checkpoint_counts(lost: str) -> None:
     """The check above can fail: with one tensor of the state as it was at the beginning, the bits differ."""
@@ -145,6 +147,7 @@ def test_every_part_of_a_checkpoint_counts(lost: str) -> None:
         assert_same_bits(resumed, whole)
 
 
+@pytest.mark.case(30)
 def test_a_loss_that_is_not_finite_leaves_the_others_and_the_last_good_checkpoint(tmp_path: Path) -> None:
     """One of three runs of a stack is broken at step 120: it is named, and every other bit is as it was."""
     store, specs = Store.open(tmp_path), [stacked(seed=seed) for seed in range(3)]
@@ -216,6 +219,8 @@ def bits(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "run.json"}
 
 
+@pytest.mark.case(26)
+@pytest.mark.case(27)
 @pytest.mark.parametrize(
     ("place", "call"),
     [

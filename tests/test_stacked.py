@@ -97,6 +97,7 @@ def test_loss_gradient_and_step_are_those_of_the_plain_model(encoding: Encoding,
             assert (weights[key] - weight.detach()).abs().max() < 1e-9, key
 
 
+@pytest.mark.case(29)
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=name)
 def test_a_run_of_a_stack_is_the_run_alone(encoding: Encoding) -> None:
     """Bit for bit, wherever it stands among runs of other seeds, offsets, temperatures and scalars."""

@@ -55,6 +55,7 @@ def test_a_stored_run_is_the_run_that_was_trained(tiny_store: Store) -> None:
         assert torch.equal(stored.model.state_dict()[name], parameter)
 
 
+@pytest.mark.case(31)
 def test_a_finished_run_is_not_trained_again(tiny_store: Store) -> None:
     specs = [tiny_spec(), tiny_spec(encoding=LearnedPositions())]
     before = {path: path.stat().st_mtime_ns for root in tiny_store.paths() for path in root.iterdir()}
@@ -63,6 +64,7 @@ def test_a_finished_run_is_not_trained_again(tiny_store: Store) -> None:
     assert missing([*specs, tiny_spec(seed=9), tiny_spec(seed=9)], tiny_store) == (tiny_spec(seed=9),)
 
 
+@pytest.mark.case(28)
 def test_a_run_folder_holds_no_pickle(tiny_store: Store) -> None:
     names = {path.name for path in tiny_store.path(tiny_spec()).iterdir()}
     assert names == {"spec.json", "weights.safetensors", "history.jsonl", "evaluation.json", "run.json"}
@@ -144,6 +146,7 @@ def test_a_record_that_vouches_for_nothing_is_damaged(copied: Path) -> None:
         load_run(copied)
 
 
+@pytest.mark.case(26)
 def test_a_process_killed_while_it_writes_leaves_no_run(tiny_store: Store, tmp_path: Path) -> None:
     """Killed just before the rename: no folder has the name of the run, and the next call trains it."""
     code = (
@@ -293,6 +296,7 @@ def test_a_finished_run_has_no_checkpoint(kept: Checkpoint, tmp_path: Path) -> N
     assert Store.open(tmp_path).checkpoint(long_spec()) is not None, "of a damaged run it stays"
 
 
+@pytest.mark.case(26)
 def test_a_disk_that_is_full_leaves_the_earlier_checkpoint(
     kept: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

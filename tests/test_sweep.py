@@ -153,6 +153,7 @@ def test_a_worker_that_is_given_a_stack_again_trains_the_rest(
 # The same bits through every executor
 
 
+@pytest.mark.case(29)
 def test_a_run_has_the_same_bits_alone_and_in_a_sweep(here: Store) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -207,6 +208,7 @@ def test_the_threads_of_this_process_are_as_before(tmp_path: Path) -> None:
 # Runs that fail, workers that die, interrupts
 
 
+@pytest.mark.case(31)
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     bad = [tiny_spec(learning_rate=1e30, steps=50, seed=seed) for seed in range(2)]
@@ -225,6 +227,7 @@ def test_a_device_that_is_not_there_is_told_once(tmp_path: Path) -> None:
     assert str(told.value).count("meteor'") == 1
 
 
+@pytest.mark.case(31)
 def test_a_killed_worker_is_told_in_one_line_and_finished_runs_stay(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     sweep([tiny_spec()], store)
