@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from theory.errors import TheoryError
 from theory.incommensurability import rational_rank, realigning_period
 from theory.ramp_scaling import Llama3, Yarn
-from theory.rope_parameters import read_scaling, read_schedule, read_schedules
+from theory.rope_parameters import read_rotary, read_scaling, read_schedule, read_schedules, rope_parameters
+from theory.rotary import Rotary
 from theory.scaling import DynamicNtk, Linear, LongRope, Ntk, Proportional, Unscaled
 from theory.schedule import RotarySchedule
 
@@ -741,3 +742,59 @@ def test_padding_twice_is_padding_once():
     twice = RotarySchedule.geometric(4, 100).padded(8).padded(16)
     assert (once.unrotated, once.exact) == (twice.unrotated, twice.exact) == (6, (1, sympy.Rational(1, 10)) + (0,) * 6)
     np.testing.assert_array_equal(once.frequencies, twice.frequencies)
+
+
+@st.composite
+def rotaries(draw):
+    """Base, widths, a kind of scaling and its numbers, with and without those that may be left out."""
+    head = draw(st.sampled_from([8, 12, 16]))
+    width = draw(st.integers(2, head // 2).map(lambda pairs: 2 * pairs) | st.just(head))
+    of_all = {
+        "factor": draw(st.sampled_from([0.5, 1, 2.5, 40.0])),
+        "trained_length": draw(st.sampled_from([512, 4_096])),
+    }
+    optional = st.floats(0.5, 2)
+    lists = st.lists(st.floats(1, 60), min_size=width // 2, max_size=width // 2)
+    own = {
+        Unscaled: {},
+        Linear: {},
+        Ntk: {},
+        DynamicNtk: {},
+        Yarn: {
+            "attention_factor": optional,
+            "mscale": optional | st.just(0.0),
+            "mscale_all_dim": optional,
+            "truncate": st.booleans(),
+            "beta_fast": st.sampled_from([16.0, 40]),
+        },
+        Llama3: {"low_freq_factor": st.just(1.0), "high_freq_factor": st.just(4.0)},
+        LongRope: {"short_factor": lists, "long_factor": lists, "attention_factor": optional},
+        Proportional: {"partial_rotary_factor": st.floats(0, 1)},
+    }
+    kind = draw(st.sampled_from(list(own)))
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    numbers = {name: value for name, value in of_all.items() if name in fields}
+    for name, values in own[kind].items():
+        if fields[name].default is dataclasses.MISSING or draw(st.booleans()):
+            numbers[name] = draw(values)
+    if kind is LongRope and "attention_factor" in numbers and draw(st.booleans()):
+        del numbers["factor"]
+    return draw(BASES), head, head if kind is Proportional else width, kind, numbers
+
+
+@settings(max_examples=80)
+@given(made=rotaries(), length=st.sampled_from([None, 100, 16_384]))
+def test_written_rotary_parameters_are_read_as_the_same_positions(made, length):
+    """transformers knows every type that is written, and its own reading of one is the subject of the tests above."""
+    *place, kind, numbers = made
+    rotary = Rotary(*place, kind(**numbers))
+    written = rope_parameters(rotary)
+    assert None not in written.values()
+    assert written["rope_type"] in {case.parameters["rope_type"] for case in CASES.values()} | {"default"}
+    read = read_rotary(written, rotary.head_width)
+    ours, theirs = rotary.schedule(length), read.schedule(length)
+    np.testing.assert_allclose(theirs.frequencies, ours.frequencies, rtol=1e-12, atol=0)
+    assert theirs.attention_factor == pytest.approx(ours.attention_factor, rel=1e-12)
+    assert theirs.unrotated == ours.unrotated
+    if kind is not Ntk:
+        assert read == rotary

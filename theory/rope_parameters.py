@@ -17,6 +17,7 @@ Source: transformers 5.24, whose reading this follows, but for what it guesses o
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -86,6 +87,30 @@ def read_rotary(parameters: Mapping[str, object], head_dim: int, max_position_em
         )
     width = head_dim if isinstance(scaling, Proportional) else _rotary_width(parameters, head_dim)
     return Rotary(_number("rope_theta", base), head_dim, width, scaling)
+
+
+def rope_parameters(rotary: Rotary) -> dict[str, object]:
+    """The mapping that `read_rotary` reads as these rotary positions, for a configuration of transformers.
+
+    `ntk`, which transformers does not have, is written as the base that it amounts to (of two rotary pairs or more), so
+    that the mapping is one that transformers knows.
+    """
+    base, scaling = rotary.base, rotary.scaling
+    if isinstance(scaling, Ntk) and rotary.width > 2:
+        base, scaling = base * scaling.factor ** (rotary.width / (rotary.width - 2)), Unscaled()
+    kind = next(name for name, known in _SCALINGS.items() if known is type(scaling))
+    parameters: dict[str, object] = {"rope_type": kind, "rope_theta": base}
+    if rotary.width < rotary.head_width:
+        share = rotary.width / rotary.head_width
+        # Its reader rounds down.
+        parameters["partial_rotary_factor"] = (
+            share if int(rotary.head_width * share) == rotary.width else math.nextafter(share, 1)
+        )
+    for field in dataclasses.fields(scaling):
+        value = getattr(scaling, field.name)
+        if value is not None:
+            parameters[_key(field)] = list(value) if isinstance(value, tuple) else value
+    return parameters
 
 
 def read_schedule(
