@@ -18,6 +18,7 @@ from typing import Any
 from empirics.errors import EmpiricsError
 
 _ANSWER_SECONDS = 10
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _reports: Any = None
 
@@ -37,7 +38,7 @@ class InProcess(Executor):
 
 
 class LocalPool(ProcessPoolExecutor):
-    """Processes of this machine that leave interrupts to their parent and end with it; made by `local_pool`."""
+    """Processes of one thread each that leave interrupts to their parent and end with it; made by `local_pool`."""
 
     def __init__(self, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -47,14 +48,9 @@ class LocalPool(ProcessPoolExecutor):
         super().__init__(workers, context, _start_worker, (self._told,))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Workers start here and inherit that interrupts are ignored: they are the parent's to handle."""
-        if threading.current_thread() is not threading.main_thread():
+        """Workers start here and inherit what is set as they do: one thread each, interrupts ignored."""
+        with _one_thread_each(), _interrupts_ignored():
             return super().submit(fn, *args, **kwargs)
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            return super().submit(fn, *args, **kwargs)
-        finally:
-            signal.signal(signal.SIGINT, previous)
 
     def steps(self) -> int:
         """The steps that workers have reported since the last call."""
@@ -66,7 +62,9 @@ class LocalPool(ProcessPoolExecutor):
 
 @contextmanager
 def local_pool(workers: int) -> Iterator[LocalPool]:
-    """Processes of this machine. On an exception, an interrupt among them, they are stopped at once."""
+    """Processes of this machine, one thread of matrix products in each, since threads of several would wait for one
+    another. On an exception, an interrupt among them, they are stopped at once.
+    """
     before = set(multiprocessing.active_children())
     pool = LocalPool(workers)
     try:
@@ -119,6 +117,31 @@ def cluster(address: str) -> Iterator[Executor]:
 def report(steps: int) -> None:
     """Called in a worker of a `LocalPool`: tell the parent that steps were made."""
     _reports.put(steps)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Through the environment, which holds for whatever a worker loads later."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Only the main thread can set it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _start_worker(reports: Any) -> None:

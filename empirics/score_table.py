@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from empirics.observe import Sums
-from empirics.table_loss import compiled, table_counts, table_loss
+from empirics.table_loss import compiled, inlined, table_counts, table_loss
 
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8
 # So many sequences at a time stay in the cache.
@@ -189,7 +189,7 @@ def _pull_back(
         gradient.bias[:, min(length - 1 - place, buckets - 1)] += to_biases[:, place]
 
 
-@compiled
+@inlined
 def _of_head(projected: Float[np.ndarray, "key 3*width"], head: int, lanes: int) -> Any:
     """Queries, keys and values of one head, (key, lane) each."""
     width, first = projected.shape[1] // 3, head * lanes
@@ -198,7 +198,7 @@ def _of_head(projected: Float[np.ndarray, "key 3*width"], head: int, lanes: int)
     return query, key, np.ascontiguousarray(projected[:, 2 * width + first : 2 * width + first + lanes])
 
 
-@compiled
+@inlined
 def _turn(query: Float[np.ndarray, "token lane"], places: Places, rows: Float[np.ndarray, "offset*token lane"]) -> None:
     """R_j q for every offset j and token; q itself where nothing turns."""
     tokens, lanes = query.shape
@@ -213,7 +213,7 @@ def _turn(query: Float[np.ndarray, "token lane"], places: Places, rows: Float[np
                 rows[offset * tokens + token, 2 * pair + 1] = x * sine + y * cosine
 
 
-@compiled
+@inlined
 def _turn_back(
     rows: Float[np.ndarray, "offset*token lane"], places: Places, tokens: int
 ) -> Float[np.ndarray, "token lane"]:

@@ -29,8 +29,21 @@ from numba.extending import overload
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Machine code at the first call, kept on disk. Sums may be reordered; infinities and NaN stay what they are."""
+    return _jit(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """The same inside each caller. Compiled apart as well, a sum has one order there and may have another inside,
+    so that the process that compiles would train other bits than those that load what it kept.
+    """
+    return _jit(function, forceinline=True)
+
+
+def _jit(function: Callable[..., Any], **options: Any) -> Any:
     plain = inspect.unwrap(function)
-    return numba.njit(plain, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+    return numba.njit(
+        plain, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}, **options
+    )
 
 
 @compiled
@@ -119,7 +132,7 @@ def table_counts(
     return correct, total, squares, mean_squares
 
 
-@compiled
+@inlined
 def _attend(
     table: Float[np.ndarray, "head offset query key"],
     bias: Float[np.ndarray, "head place"],
@@ -151,7 +164,7 @@ def _attend(
     return attention, mass
 
 
-@compiled
+@inlined
 def _answers(
     outputs: Float[np.ndarray, "head key answer"], mass: Float[np.ndarray, "head key sequence"]
 ) -> Float[np.ndarray, "answer sequence"]:
@@ -165,7 +178,7 @@ def _answers(
     return answers
 
 
-@compiled
+@inlined
 def _normalise(rows: Float[np.ndarray, "row sequence"]) -> float:
     """Softmax over the rows in place; the sum over sequences of the logarithm of what it divides by."""
     # Indices, not iteration over the rows: only they become vector instructions.
@@ -186,13 +199,13 @@ def _normalise(rows: Float[np.ndarray, "row sequence"]) -> float:
     return logarithms
 
 
-@compiled
+@inlined
 def _add_scaled(to: Float[np.ndarray, "sequence"], factor: float, row: Float[np.ndarray, "sequence"]) -> None:
     for i in range(len(row)):
         to[i] += factor * row[i]
 
 
-@compiled
+@inlined
 def _product(one: Float[np.ndarray, "sequence"], other: Float[np.ndarray, "sequence"]) -> float:
     total = one.dtype.type(0)
     for i in range(len(one)):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_spec
+from conftest import ROOT, tiny_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
@@ -201,6 +205,25 @@ def test_a_stack_of_64_runs_is_far_below_a_gigabyte() -> None:
     stack = StackedLearner([run_spec(seed=seed) for seed in range(64)])
     held = sum(value.nbytes for value in vars(stack).values() if isinstance(value, np.ndarray))
     assert held == 64 * bytes_per_run(run_spec()) < 2**30 / 50
+
+
+BITS = """
+import hashlib
+from empirics.spec import run_spec
+from empirics.train import train
+run = train(run_spec(steps=100, batch=64, width=16, vocabulary=16, evaluation_sequences=64))
+print(hashlib.sha256(b"".join(weight.numpy().tobytes() for weight in run.model.state_dict().values())).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.case(29)
+def test_the_process_that_compiles_has_the_bits_of_those_that_load(tmp_path: Path) -> None:
+    """Sums may be reordered by the compiler; so no function may be compiled in two ways, alone and for its caller."""
+    environment = dict(os.environ) | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", BITS]
+    first, second = (subprocess.check_output(command, cwd=ROOT, env=environment) for _ in range(2))
+    assert any(tmp_path.rglob("*.nbc")) and first == second
 
 
 def test_the_compiled_exponential_is_exact_to_two_units() -> None:

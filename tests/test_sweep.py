@@ -205,6 +205,20 @@ def test_the_threads_of_this_process_are_as_before(tmp_path: Path) -> None:
         torch.set_num_threads(threads)
 
 
+def threads_here() -> set[int]:
+    """What torch and every library of matrix products would use in this process."""
+    return {torch.get_num_threads(), *(library["num_threads"] for library in threadpool_info())}
+
+
+def test_a_worker_of_this_machine_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is given to do, and whatever this process was started with."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with local_pool(1) as pool:
+        assert pool.submit(threads_here).result() == {1}
+    assert os.environ["OMP_NUM_THREADS"] == "2" and "OPENBLAS_NUM_THREADS" not in os.environ
+
+
 # Runs that fail, workers that die, interrupts
 
 
@@ -234,10 +248,12 @@ def test_a_killed_worker_is_told_in_one_line_and_finished_runs_stay(tmp_path: Pa
     killed = False
 
     def kill(steps: int) -> None:
+        """Once it has kept a checkpoint: steps are told before they are kept."""
         nonlocal killed
-        for worker in [] if killed else multiprocessing.active_children():
-            worker.kill()
-        killed = True
+        if not killed and store.checkpoint_path(LONG).exists():
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            killed = True
 
     with (
         pytest.raises(EmpiricsError, match=f"workers were lost.*not finished: {LONG.id};.*are kept"),
@@ -310,18 +326,21 @@ def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
 # A Dask cluster
 
 
-@pytest.fixture
-def dask_processes(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]], Path]]:
+@pytest.fixture(scope="module")
+def dask_processes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, list[subprocess.Popen[bytes]], Path]]:
     """A scheduler and two workers in processes of their own on the loopback: its address, the workers, their notes."""
     pytest.importorskip("distributed", reason="Dask is not installed: pip install 'attention-carrier[cluster]'")
-    told, notes, python = tmp_path / "scheduler.json", tmp_path / "notes", [sys.executable, "-m"]
+    folder, python = tmp_path_factory.mktemp("dask"), [sys.executable, "-m"]
+    told, notes = folder / "scheduler.json", folder / "notes"
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "NOTED": str(notes),
         "OMP_NUM_THREADS": "2",
     }
     notes.write_text("")
-    options = {"env": environment, "cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    options = {"env": environment, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
     worker = ["distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1", "--no-dashboard", "--preload", "noted"]
     file = ["--scheduler-file", str(told)]
@@ -338,6 +357,16 @@ def dask_processes(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[
         for process in processes:
             process.kill()
             process.wait()
+
+
+def test_a_run_that_fails_on_a_cluster_is_named(
+    tmp_path: Path, dask_processes: tuple[str, list[subprocess.Popen[bytes]], Path]
+) -> None:
+    address, _, _ = dask_processes
+    store, bad = Store.open(tmp_path / "runs"), tiny_spec(learning_rate=1e30, steps=50)
+    with pytest.raises(EmpiricsError, match=f"run {bad.id}: the loss is"), cluster(address) as executor:
+        sweep([bad, tiny_spec()], store, executor)
+    assert isinstance(store.load(tiny_spec()), Run)
 
 
 def test_a_dask_worker_that_is_killed_loses_nothing(
@@ -391,16 +420,6 @@ def test_a_dask_worker_that_is_killed_loses_nothing(
                 kept = int(line[2])
         again += words.count("start") - 1
     assert again >= 1, "the stack of the killed worker went on elsewhere"
-
-
-def test_a_run_that_fails_on_a_cluster_is_named(
-    tmp_path: Path, dask_processes: tuple[str, list[subprocess.Popen[bytes]], Path]
-) -> None:
-    address, _, _ = dask_processes
-    store, bad = Store.open(tmp_path / "runs"), tiny_spec(learning_rate=1e30, steps=50)
-    with pytest.raises(EmpiricsError, match=f"run {bad.id}: the loss is"), cluster(address) as executor:
-        sweep([bad, tiny_spec()], store, executor)
-    assert isinstance(store.load(tiny_spec()), Run)
 
 
 @pytest.mark.parametrize(
