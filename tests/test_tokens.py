@@ -7,6 +7,7 @@ string, one pair at a time; small vocabularies are trained or written out here.
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from importlib.util import find_spec
 from itertools import pairwise
@@ -24,6 +25,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_t
 from bridge.errors import BridgeError
 from bridge.sources.gguf_tokenizer import gguf_tokenizer
 from bridge.sources.hugging_face_tokenizer import hugging_face_tokenizer
+from bridge.sources.llama2c_tokenizer import MergeTokenizer, read_tokenizer
 from bridge.sources.tokens import (
     default_text,
     read_tokenizer_at,
@@ -273,6 +275,186 @@ def test_what_a_tokenizer_adds_on_its_own_is_not_counted(backend: tokenizers.Tok
     assert np.array_equal(
         np.rint(given * len(plain(backend, MIXED[0]))), np.bincount(plain(backend, MIXED[0]), minlength=1300)
     )
+
+
+def hugging_face_folder(folder: Path, backend: tokenizers.Tokenizer, processor: Any, configuration: object) -> Path:
+    """A tokenizer.json with a post-processor, None for none; and a tokenizer_config.json, None for no such file."""
+    folder.mkdir()
+    copied = tokenizers.Tokenizer.from_str(backend.to_str())
+    if processor is not None:
+        copied.post_processor = processor
+    copied.save(str(folder / "tokenizer.json"))
+    if configuration is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(configuration))
+    return folder
+
+
+FIRST, LAST = 1200, 0
+processors = tokenizers.processors
+BEGINNING = processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", FIRST)])
+BOTH = processors.TemplateProcessing("<s> $A !", "<s> $A $B !", [("<s>", FIRST), ("!", LAST)])
+ENDING = processors.TemplateProcessing("$A <s>", "$A $B <s>", [("<s>", FIRST)])
+STATES = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>"}
+
+
+@pytest.mark.parametrize(
+    ("processor", "configuration", "expected"),
+    [
+        (None, None, None),
+        (BEGINNING, None, FIRST),
+        (BOTH, None, FIRST),
+        (ENDING, None, None),
+        (processors.ByteLevel(), None, None),
+        (processors.BertProcessing(("!", LAST), ("<s>", FIRST)), None, FIRST),
+        (processors.Sequence([processors.ByteLevel(), BEGINNING]), None, FIRST),
+        (processors.Sequence([BEGINNING, ENDING]), None, FIRST),
+        (processors.Sequence([ENDING]), None, None),
+        # Silence leaves it to the template, whatever the class of the tokenizer.
+        (BEGINNING, STATES, FIRST),
+        (None, STATES, None),
+        (None, STATES | {"add_bos_token": None}, None),
+        (BEGINNING, [], FIRST),
+        (BEGINNING, STATES | {"add_bos_token": False}, None),
+        (None, STATES | {"add_bos_token": True}, FIRST),
+        (None, {"add_bos_token": True, "bos_token": {"content": "<s>", "lstrip": False}}, FIRST),
+        (BEGINNING, {"add_bos_token": True, "bos_token": "!"}, LAST),
+        (BEGINNING, {"add_bos_token": True, "bos_token": None}, FIRST),
+    ],
+)
+def test_the_first_token_is_the_template_s_unless_the_configuration_states_one(
+    backend: tokenizers.Tokenizer, tmp_path: Path, processor: Any, configuration: object, expected: int | None
+) -> None:
+    assert [backend.id_to_token(token) for token in (FIRST, LAST)] == ["<s>", "!"]
+    ours = hugging_face_tokenizer(hugging_face_folder(tmp_path / "model", backend, processor, configuration))
+    assert ours.first_token == expected
+    # Whatever it is, a text is encoded without it.
+    assert ours.encode(MIXED[0]) == plain(backend, MIXED[0])
+    if configuration is None:
+        # What is noted is what the tokenizer does where it is let.
+        whole = ours.backend.encode("the").ids
+        assert (whole[0] if whole[:1] != plain(backend, "the")[:1] else None) == expected
+
+
+@pytest.mark.parametrize("processor", [BEGINNING, processors.Sequence([processors.ByteLevel(), BEGINNING]), None])
+def test_the_first_token_is_that_of_transformers(backend: tokenizers.Tokenizer, tmp_path: Path, processor: Any) -> None:
+    """Where `add_bos_token` is not stated; transformers 5 disregards it beside a tokenizer.json."""
+    folder = hugging_face_folder(tmp_path / "model", backend, processor, STATES)
+    ours, theirs = hugging_face_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    added = [] if ours.first_token is None else [ours.first_token]
+    assert theirs(MIXED[0])["input_ids"] == [*added, *ours.encode(MIXED[0])]
+
+
+def test_vocabulary_and_merges_have_the_first_token_that_the_configuration_states(
+    backend: tokenizers.Tokenizer, tmp_path: Path
+) -> None:
+    backend.model.save(str(tmp_path))
+    assert hugging_face_tokenizer(tmp_path).first_token is None
+    (tmp_path / "tokenizer_config.json").write_text('{"add_bos_token": true, "bos_token": "!"}')
+    assert hugging_face_tokenizer(tmp_path).first_token == LAST
+
+
+@pytest.mark.parametrize(
+    ("configuration", "message"),
+    [
+        ("{", "tokenizer_config.json: damaged"),
+        ("[" * 100_000, "tokenizer_config.json: damaged"),
+        (POINTER, "tokenizer_config.json: a git-LFS pointer"),
+        ('{"add_bos_token": true, "bos_token": "absent"}', "bos_token is 'absent', no token of the tokenizer"),
+        ('{"add_bos_token": true}', "add_bos_token, but bos_token is None, no token"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_says_why(
+    backend: tokenizers.Tokenizer, tmp_path: Path, configuration: str, message: str
+) -> None:
+    folder = hugging_face_folder(tmp_path / "model", backend, None, None)
+    (folder / "tokenizer_config.json").write_text(configuration)
+    with pytest.raises(BridgeError, match=message) as raised:
+        hugging_face_tokenizer(folder)
+    assert str(raised.value).startswith(str(folder)) and "\n" not in str(raised.value)
+
+
+def test_a_template_that_names_no_token_is_a_damaged_file(backend: tokenizers.Tokenizer, tmp_path: Path) -> None:
+    folder = hugging_face_folder(tmp_path / "model", backend, BEGINNING, None)
+    described = json.loads((folder / "tokenizer.json").read_text())
+    for damage in ({"special_tokens": {}}, {"single": []}):
+        changed = described | {"post_processor": described["post_processor"] | damage}
+        (folder / "tokenizer.json").write_text(json.dumps(changed))
+        with pytest.raises(BridgeError, match=r"damaged or no tokenizer\.json"):
+            hugging_face_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("pre", "entries", "expected"),
+    [
+        ("smollm", {}, None),
+        ("smollm", {"bos_token_id": 7}, None),
+        ("smollm", {"bos_token_id": 7, "add_bos_token": False}, None),
+        ("smollm", {"bos_token_id": 7, "add_bos_token": True}, 7),
+        ("llama-bpe", {"bos_token_id": 7}, 7),
+        ("tekken", {"bos_token_id": 7}, 7),
+        ("llama-bpe", {"bos_token_id": 7, "add_bos_token": False}, None),
+        # llama.cpp would put token 11, the default of another model; the file names none.
+        ("llama-bpe", {}, None),
+    ],
+)
+def test_a_byte_level_gguf_file_names_its_first_token(pre: str, entries: dict[str, Any], expected: int | None) -> None:
+    stated = {f"tokenizer.ggml.{name}": value for name, value in entries.items()}
+    ours = gguf_tokenizer(small_byte_level(pre) | stated, FILE)
+    assert ours.first_token == expected
+    assert ours.encode("abc") == gguf_tokenizer(small_byte_level(pre), FILE).encode("abc")
+
+
+def test_a_sentencepiece_gguf_file_has_a_first_token_unless_it_says_not() -> None:
+    def first(**entries: object) -> int | None:
+        return gguf_tokenizer(sentencepiece_metadata(**entries), FILE).first_token
+
+    assert first() == 1
+    assert first(bos_token_id=5) == first(bos_token_id=5, add_bos_token=True) == 5
+    assert first(bos_token_id=5, add_bos_token=False) is None
+    assert 1 not in gguf_tokenizer(sentencepiece_metadata(), FILE).encode("the")
+    for damaged in (281, -1, "1"):
+        with pytest.raises(BridgeError, match=f"bos_token_id is {damaged!r}, the tokens are 0 to 280: give"):
+            first(bos_token_id=damaged)
+
+
+def llama2c_file(folder: Path, pieces: list[str]) -> Path:
+    """A llama2.c vocabulary of the bytes and these pieces, the earlier of the higher score."""
+    held = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(b"<0x%02X>" % byte for byte in range(256))]
+    held += [piece.encode() for piece in pieces]
+    scores = [0.0] * 259 + [-float(i) for i in range(len(pieces))]
+    records = (struct.pack("<fi", score, len(piece)) + piece for score, piece in zip(scores, held, strict=True))
+    path = folder / "tokenizer.bin"
+    path.write_bytes(struct.pack("<i", max(map(len, held))) + b"".join(records))
+    return path
+
+
+CROSSING = ["b a", " a", "a b", " b ", "b", "a", " ", "ab", "b  ", "é a"]
+
+
+@given(st.text(alphabet="   aabbé\n", max_size=24))
+def test_tokens_with_a_space_inside_encode_to_what_a_merge_of_the_whole_text_does(
+    crossing_tokenizer: MergeTokenizer, text: str
+) -> None:
+    ids = {piece: 259 + i for i, piece in enumerate(CROSSING)}
+    parts = list(" " + text) if text else []
+    while joins := [(ids[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ids]:
+        place = min(joins)[1]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    expected = [[ids[part]] if part in ids else [3 + byte for byte in part.encode()] for part in parts]
+    assert crossing_tokenizer.encode(text) == [token for one in expected for token in one]
+    assert crossing_tokenizer.decode(crossing_tokenizer.encode(text)) == text
+
+
+@pytest.fixture(scope="module")
+def crossing_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> MergeTokenizer:
+    return read_tokenizer(llama2c_file(tmp_path_factory.mktemp("crossing"), CROSSING))
+
+
+def test_every_text_of_llama2c_begins_with_token_1(crossing_tokenizer: MergeTokenizer) -> None:
+    assert crossing_tokenizer.first_token == 1
+    assert crossing_tokenizer.encode("b ab")[0] != 1
+    # A joined piece is used, so that the agreement above is about such.
+    assert 259 in crossing_tokenizer.encode("bb a")
 
 
 def test_vocabulary_and_merges_read_as_the_tokenizer_json_does(backend: tokenizers.Tokenizer, tmp_path: Path) -> None:

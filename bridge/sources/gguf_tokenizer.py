@@ -2,11 +2,12 @@
 
 `model` says which it is: "gpt2" is byte-level BPE by `merges`, its split named by `pre`; "llama"
 is sentencepiece's merging by `scores`, with U+2581 for a space. `token_type` marks tokens: those
-of a user (4) are found in a text before anything else, control tokens (3) never are.
+of a user (4) are found in a text before anything else, control tokens (3) never are. A text begins
+with `bos_token_id` where `add_bos_token` says so, or else llama.cpp does by the kind.
 
 The file states no Unicode form; the models split like Qwen2 were trained on the composed one (NFC).
 
-Source: llama.cpp, src/llama-vocab.cpp (splits by `pre`, the sentencepiece session); the
+Source: llama.cpp, src/llama-vocab.cpp (splits by `pre`, the sentencepiece session, defaults); the
 tokenizer.json of the model families (patterns).
 """
 
@@ -44,6 +45,9 @@ _SPLITS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
     "tekken": _TEKKEN,
 }
+_BEGUN = frozenset(("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken"))
+"""Byte-level tokenizers that begin a text with a token unless the file says otherwise."""
+_SENTENCEPIECE_BEGINNING = 1
 
 
 def gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> MergeTokenizer | BackendTokenizer:
@@ -73,6 +77,7 @@ def _byte_level(metadata: Mapping[str, object], path: Path) -> BackendTokenizer:
         _strings(metadata, path, "merges"),
         split or _GPT2,
         [tokens[token] for token in np.flatnonzero(_types(metadata, path, len(tokens)) == _USER_DEFINED)],
+        _first_token(metadata, path, len(tokens), str(stated) in _BEGUN, None),
     )
 
 
@@ -99,7 +104,20 @@ def _sentencepiece(metadata: Mapping[str, object], path: Path) -> MergeTokenizer
         space=_SPACE,
         leading_space=bool(metadata.get(f"{_KEY}add_space_prefix", True)),
         whole=tuple(int(token) for token in np.flatnonzero(types == _USER_DEFINED) if tokens[token]),
+        first_token=_first_token(metadata, path, len(tokens), True, _SENTENCEPIECE_BEGINNING),
     )
+
+
+def _first_token(
+    metadata: Mapping[str, object], path: Path, count: int, added: bool, default: int | None
+) -> int | None:
+    """The token before every text, where one is `added` unless the file says otherwise; `default` if it names none."""
+    if not metadata.get(f"{_KEY}add_bos_token", added):
+        return None
+    token = metadata.get(f"{_KEY}bos_token_id", default)
+    if token is not None and not (isinstance(token, int) and 0 <= token < count):
+        raise BridgeError(f"{path}: {_KEY}bos_token_id is {token!r:.40}, the tokens are 0 to {count - 1}: {_REMEDY}")
+    return token
 
 
 def _strings(metadata: Mapping[str, object], path: Path, name: str) -> tuple[str, ...]:

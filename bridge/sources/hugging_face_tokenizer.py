@@ -1,7 +1,9 @@
 """Tokenizers that the package `tokenizers` runs: a tokenizer.json, or a byte-level vocabulary with its merges.
 
 What a tokenizer adds to a text on its own (a beginning-of-text token, padding) or takes from it
-(truncation) would be counted as if it stood in the text: all of it is switched off.
+(truncation) would be counted as if it stood in the text: all of it is switched off. The token that
+it puts before every text is noted, by the template in tokenizer.json's `post_processor`, unless
+tokenizer_config.json beside it states `add_bos_token`.
 
 Byte-level BPE writes every byte as a printable character. Text is first split, by a pattern
 that differs between model families; then the neighbours of the earliest merge join, split by
@@ -14,13 +16,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bridge.errors import BridgeError
 from bridge.sources.tensors import open_plain
+
+_CONFIGURATION = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,14 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class BackendTokenizer:
-    """A tokenizer of the package `tokenizers`, which adds nothing to a text and takes nothing from it."""
+    """A tokenizer of the package `tokenizers`, which adds nothing to a text and takes nothing from it.
+
+    `first_token` is the one that goes before every text, None for none; `encode` does not add it.
+    """
 
     name: str
     backend: Any
+    first_token: int | None = None
 
     def __post_init__(self) -> None:
         self.backend.no_padding()
@@ -74,7 +82,7 @@ def hugging_face_tokenizer(path: Path) -> BackendTokenizer:
                 f"{path}: a folder without tokenizer.json: give --tokenizer the folder or file that has it"
             )
         if held[0] == "vocab.json":
-            return _from_merges(path / "vocab.json", path / "merges.txt")
+            return _declared(_from_merges(path / "vocab.json", path / "merges.txt"), path / _CONFIGURATION)
         path = path / held[0]
     if path.suffix == ".model":
         raise BridgeError(
@@ -83,9 +91,12 @@ def hugging_face_tokenizer(path: Path) -> BackendTokenizer:
         )
     package, text = _package(), _text(path)
     try:
-        return BackendTokenizer(f"the tokenizer {_named(path)}", package.Tokenizer.from_str(text))
+        backend = package.Tokenizer.from_str(text)
+        processor = backend.post_processor
+        first = None if processor is None else _put_first(json.loads(processor.__getstate__()))
     except Exception as error:  # the package raises Exception itself
         raise BridgeError(f"{path}: damaged or no tokenizer.json: {_line(error)}") from None
+    return _declared(BackendTokenizer(f"the tokenizer {_named(path)}", backend, first), path.with_name(_CONFIGURATION))
 
 
 def byte_level_tokenizer(
@@ -95,6 +106,7 @@ def byte_level_tokenizer(
     merges: Sequence[str],
     split: Split,
     whole: Sequence[str] = (),
+    first_token: int | None = None,
 ) -> BackendTokenizer:
     """Byte-level BPE of tokens by their written form and merges "a b"; `whole` texts are found before all else.
 
@@ -119,7 +131,7 @@ def byte_level_tokenizer(
     if split.composed:
         backend.normalizer = package.normalizers.NFC()
     backend.add_tokens([package.AddedToken(text, normalized=False) for text in whole])
-    return BackendTokenizer(name, backend)
+    return BackendTokenizer(name, backend, first_token)
 
 
 def _from_merges(vocabulary: Path, merges: Path) -> BackendTokenizer:
@@ -135,6 +147,40 @@ def _from_merges(vocabulary: Path, merges: Path) -> BackendTokenizer:
         raise BridgeError(f"{vocabulary}: no vocabulary: expected an object of tokens with their numbers")
     stated = [line for line in lines if line and not line.startswith("#version")]
     return byte_level_tokenizer(vocabulary, f"the tokenizer {_named(vocabulary)}", tokens, stated, Split())
+
+
+def _put_first(processor: Mapping[str, Any]) -> int | None:
+    """The token that a post-processor puts before a text; of several in sequence the last one's is outermost."""
+    if processor.get("type") == "Sequence":
+        firsts = [_put_first(one) for one in processor["processors"]]
+        return next((first for first in reversed(firsts) if first is not None), None)
+    if processor.get("type") == "TemplateProcessing":
+        special = processor["single"][0].get("SpecialToken")
+        return None if special is None else int(processor["special_tokens"][special["id"]]["ids"][0])
+    return int(processor["cls"][1]) if "cls" in processor else None
+
+
+def _declared(tokenizer: BackendTokenizer, configuration: Path) -> BackendTokenizer:
+    """The tokenizer with the first token that tokenizer_config.json states, where there is such a file and it does."""
+    if not configuration.exists():
+        return tokenizer
+    try:
+        stated = json.loads(_text(configuration))
+    except (ValueError, RecursionError) as error:
+        raise BridgeError(f"{configuration}: damaged: {_line(error)}") from None
+    added = stated.get("add_bos_token") if isinstance(stated, dict) else None
+    if added is None:
+        return tokenizer
+    if not added:
+        return replace(tokenizer, first_token=None)
+    held = stated.get("bos_token")
+    written = held.get("content") if isinstance(held, dict) else held
+    first = tokenizer.backend.token_to_id(written) if isinstance(written, str) else tokenizer.first_token
+    if first is None:
+        raise BridgeError(
+            f"{configuration}: add_bos_token, but bos_token is {written!r:.80}, no token of the tokenizer"
+        )
+    return replace(tokenizer, first_token=first)
 
 
 def _package() -> ModuleType:

@@ -1,15 +1,15 @@
 """Byte-pair merging by score, and the llama2.c file that holds such a vocabulary.
 
 A llama2.c tokenizer file is an int32 (length of the longest token), then for each token a
-float32 score, an int32 length and that many bytes; the byte b is token b + 3. GGUF files of
-sentencepiece vocabularies hold the same in another order.
+float32 score, an int32 length and that many bytes; the byte b is token b + 3, and token 1 begins
+every text. GGUF files of sentencepiece vocabularies hold the same in another order.
 
 Encoding: a space goes before the text; then the neighbours whose join is the token of highest
 score merge, the leftmost first, until none can; a character left over that is no token becomes
 its UTF-8 bytes. A merge across two characters needs a token that holds them side by side, so a
 text may be cut wherever none does, and every stretch encodes alone to what it does in the whole.
 
-Source: karpathy/llama2.c, tokenizer.py (export) and run.c (encode, decode); sentencepiece,
+Source: karpathy/llama2.c, tokenizer.py (export) and run.c (encode, decode, generate); sentencepiece,
 bpe_model.cc.
 """
 
@@ -25,8 +25,8 @@ from pathlib import Path
 from bridge.errors import BridgeError
 from bridge.sources.tensors import open_plain
 
+_BEGINNING = 1
 _BYTES_FROM = 3
-_CROSSES_WORD = re.compile(rb"[^ ] ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,8 @@ class MergeTokenizer:
 
     A piece that is empty is of a token that no text merges into. `byte_tokens` are the tokens of
     the bytes 0 to 255, `space` what a space is written as in pieces, `leading_space` whether one
-    is put before a text, and `whole` the tokens that are found in a text before anything merges.
+    is put before a text, `whole` the tokens that are found in a text before anything merges, and
+    `first_token` the one that goes before every text, None for none; `encode` does not add it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class MergeTokenizer:
     space: str = " "
     leading_space: bool = True
     whole: tuple[int, ...] = ()
+    first_token: int | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -132,8 +134,7 @@ class MergeTokenizer:
 def read_tokenizer(path: Path) -> MergeTokenizer:
     """The vocabulary of a llama2.c tokenizer file.
 
-    Raises BridgeError where the file is missing, a git-LFS pointer, cut or no tokenizer, and
-    where a token holds a space after another character.
+    Raises BridgeError where the file is missing, a git-LFS pointer, cut or no tokenizer.
     """
     with open_plain(path) as file:
         raw = file.read()
@@ -158,8 +159,6 @@ def read_tokenizer(path: Path) -> MergeTokenizer:
         raise BridgeError(f"{path}: no llama2.c tokenizer: tokens 3 to 258 must be the bytes <0x00> to <0xFF>")
     if longest < max(map(len, pieces)):
         raise BridgeError(f"{path}: no llama2.c tokenizer: a token is longer than the {longest} bytes it declares")
-    crossing = next((piece for piece in pieces if _CROSSES_WORD.search(piece)), None)
-    if crossing is not None:
-        raise BridgeError(f"{path}: token {crossing!r} holds a space after another character; such are not read")
     byte_tokens = tuple(range(_BYTES_FROM, _BYTES_FROM + 256))
-    return MergeTokenizer(f"the llama2.c tokenizer {path.name}", tuple(pieces), tuple(scores), byte_tokens)
+    name = f"the llama2.c tokenizer {path.name}"
+    return MergeTokenizer(name, tuple(pieces), tuple(scores), byte_tokens, first_token=_BEGINNING)

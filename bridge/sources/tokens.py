@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from bridge.errors import BridgeError
 from bridge.sources.gguf_tokenizer import gguf_tokenizer
@@ -40,6 +40,11 @@ class TextTokenizer(Protocol):
     @property
     def vocabulary(self) -> int:
         """Number of tokens."""
+        ...
+
+    @property
+    def first_token(self) -> int | None:
+        """The token that it declares to go before every text, None for none."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -70,7 +75,7 @@ def token_weights(
     Raises BridgeError where there is no tokenizer, where the text cannot be read and as `unigram`.
     """
     if tokenizer is None:
-        missing = "--text needs --tokenizer, to count its tokens" if text else "no tokenizer: give --tokenizer"
+        missing = "--counts needs --tokenizer, to count its tokens" if text else "no tokenizer: give --tokenizer"
         raise BridgeError(f"{missing}, or --uniform for uniform weights (poor)")
     content, source = default() if text is None else (read_text(text), text.name)
     return unigram(tokenizer, content, source, vocabulary)
@@ -83,12 +88,8 @@ def unigram(tokenizer: TextTokenizer, text: str, source: str, vocabulary: int) -
     """
     tokens = np.array(tokenizer.encode(text), dtype=np.int64)
     if not len(tokens):
-        raise BridgeError(f"the text to count tokens in is empty: {source}; give --text with another")
-    if tokens.max() >= vocabulary:
-        raise BridgeError(
-            f"{tokenizer.name} finds token {tokens.max()} in {source}, the embedding has rows 0 to {vocabulary - 1}: "
-            "give the tokenizer of the model"
-        )
+        raise BridgeError(f"the text to count tokens in is empty: {source}; give --counts with another")
+    check_rows(tokenizer, tokens, source, vocabulary)
     counts = np.bincount(tokens, minlength=vocabulary)
     digest = hashlib.sha256(text.encode("utf-8", errors="surrogatepass")).hexdigest()[:16]
     padding = (
@@ -99,6 +100,15 @@ def unigram(tokenizer: TextTokenizer, text: str, source: str, vocabulary: int) -
         f"unigram token weights of {source} ({len(text)} characters, sha256 {digest}) by {tokenizer.name}{padding}: "
         f"{len(tokens)} tokens, {np.count_nonzero(counts)} distinct, no beginning-of-text token added",
     )
+
+
+def check_rows(tokenizer: TextTokenizer, tokens: Int64[np.ndarray, "..."], source: str, vocabulary: int) -> None:
+    """Raises BridgeError where an embedding of `vocabulary` rows has none for a token found in the text `source`."""
+    if tokens.max() >= vocabulary:
+        raise BridgeError(
+            f"{tokenizer.name} finds token {tokens.max()} in {source}, the embedding has rows 0 to {vocabulary - 1}: "
+            "give the tokenizer of the model"
+        )
 
 
 def uniform(vocabulary: int) -> TokenWeights:
@@ -135,12 +145,17 @@ def read_text(path: Path) -> str:
         raise BridgeError(f"cannot read the text {path}: {reason}") from None
 
 
-def default_text() -> tuple[str, str]:
-    """The documentation topics that come with Python, in the order of their names, and the words that name them."""
+def documentation_topics() -> tuple[tuple[str, str], ...]:
+    """The documentation topics that come with Python, each with its name, in the order of these."""
     from pydoc_data.topics import topics
 
+    return tuple(sorted(topics.items()))
+
+
+def default_text() -> tuple[str, str]:
+    """The documentation topics that come with Python, one after another, and the words that name them."""
     version = ".".join(map(str, sys.version_info[:3]))
-    return "\n".join(topics[name] for name in sorted(topics)), f"the documentation topics of Python {version}"
+    return "\n".join(text for _, text in documentation_topics()), f"the documentation topics of Python {version}"
 
 
 def story() -> tuple[str, str]:
