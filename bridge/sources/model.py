@@ -75,6 +75,11 @@ class Model:
     digests: Mapping[str, str]
     file_sha256: str | None = None
 
+    @property
+    def name(self) -> str:
+        """What files about it begin with."""
+        return self.path.name if self.path.is_dir() else self.path.stem
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -116,10 +121,7 @@ def check_layer(model: Model, index: int) -> None:
     """Raises BridgeError for a layer that is not there or that needs activations."""
     _check_index(model, index)
     if index > 0:
-        raise BridgeError(
-            f"layer {index} needs activations, which this version does not read: only layer 0 follows from the "
-            "weights alone"
-        )
+        raise BridgeError(f"layer {index} needs activations: only layer 0 follows from the weights alone")
 
 
 def interleaving(head_width: int, rotary_width: int, half_split: bool) -> Int64[np.ndarray, "lane"]:
