@@ -25,10 +25,11 @@ from bridge.surface import PlacedHead
 
 @dataclass(frozen=True)
 class ContentOptions:
-    """Where content comes from: a tokenizer and a text, None for the model's own and the default; or uniform."""
+    """Where content comes from: a tokenizer and a text to count tokens in, None for the model's own and the default; or
+    uniform."""
 
     tokenizer: Path | None = None
-    text: Path | None = None
+    counts: Path | None = None
     uniform: bool = False
 
 
@@ -53,7 +54,7 @@ class LayerContent:
     @property
     def name(self) -> str:
         """What files about it begin with."""
-        return self.model.path.name if self.model.path.is_dir() else self.model.path.stem
+        return self.model.name
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -129,11 +130,11 @@ def _own_positions(path: Path, layer: int, model: Model, change: RotaryChange) -
 
 def _token_weights(model: Model, options: ContentOptions) -> TokenWeights:
     if options.uniform:
-        if options.tokenizer or options.text:
-            raise BridgeError("--uniform counts no text: drop --tokenizer and --text, or --uniform")
+        if options.tokenizer or options.counts:
+            raise BridgeError("--uniform counts no text: drop --tokenizer and --counts, or --uniform")
         return uniform(model.shape.vocabulary)
     stories = model.format == "llama2.c"
     own = None if stories else model.path
     at = options.tokenizer or own
     tokenizer = None if at is None else read_tokenizer_at(at)
-    return token_weights(model.shape.vocabulary, tokenizer, options.text, story if stories else default_text)
+    return token_weights(model.shape.vocabulary, tokenizer, options.counts, story if stories else default_text)

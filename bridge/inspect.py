@@ -4,17 +4,13 @@ The selected offset is the argmax of the expected attention at a reference lengt
 offset is the argmax of phi. They differ where the spread of content, not the mean, decides. Expected
 attention is sampled: one sample selects the offset, another one estimates the attention there.
 
-Heads are reported one by one, over any executor: what goes to a worker is a head, not a model.
-
 Source: `theory.sampled_law` (expected attention), `theory.kernel` (profile, margin).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -28,7 +24,6 @@ _STABLE_SHARE = 0.05
 _TOLD_APART = 3.0
 _REFERENCE = 1024
 _LONGEST = 1 << 17
-_WAITING = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +62,7 @@ def default_reference(trained_length: int, lengths: Sequence[int]) -> int:
     return min(trained_length, _REFERENCE, max(lengths))
 
 
-def inspect_head(head: PlacedHead, layer: int, index: int, lengths: Sequence[int], reference_length: int) -> HeadReport:
+def inspect_head(layer: int, index: int, head: PlacedHead, lengths: Sequence[int], reference_length: int) -> HeadReport:
     """The report of head `index` of a layer. Raises BridgeError where no length holds the selected offset."""
     if reference_length < 2:
         raise BridgeError(f"the reference length must be 2 or more, got {reference_length}")
@@ -94,32 +89,6 @@ def inspect_head(head: PlacedHead, layer: int, index: int, lengths: Sequence[int
         prediction=predict_placed(head, -offset, held, surface),
         flags=_flags(head, expected, float(there.mean[-offset]), profile_offset),
     )
-
-
-def inspect_heads(
-    heads: Iterable[tuple[int, PlacedHead]],
-    layer: int,
-    lengths: Sequence[int],
-    reference_length: int,
-    executor: Executor,
-    workers: int,
-    advance: Callable[[int], None],
-) -> Iterator[HeadReport]:
-    """Reports of heads, each with its index, in order. Some wait beside those in work, so that no worker does while
-    the next heads are made; no more are in memory at a time."""
-    queue = iter(heads)
-
-    def submit(count: int) -> list:
-        return [
-            executor.submit(inspect_head, head, layer, index, tuple(lengths), reference_length)
-            for index, head in islice(queue, count)
-        ]
-
-    pending = submit(workers + _WAITING)
-    while pending:
-        yield pending.pop(0).result()
-        advance(1)
-        pending += submit(1)
 
 
 def content_flags(head: PlacedHead) -> tuple[str, ...]:

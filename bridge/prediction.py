@@ -20,10 +20,11 @@ from theory.kernel import Margin, margin, mean_profile, selected_offset
 class Prediction:
     """Attention K = `offset` tokens back at each length by each law, and what the laws start from.
 
-    `exact` is the mean of the softmax over independent tokens, with its standard error where it is sampled;
-    `mean_profile` is the softmax of the mean logits, whose `profile` is that of the longest length; `margins` are its
-    mu_L at each length, with the nearest competitor; `constant` is the exact law at the shortest length, the baseline
-    "nothing dilutes".
+    `exact` is the mean of the softmax, with its standard error where it is sampled: over independent tokens, or by
+    the windowed law, as `law` says; `mean_profile` is the softmax of the mean logits, whose `profile` is that of the
+    longest length; `margins` are its mu_L at each length, with the nearest competitor; `constant` is the baseline
+    "the same as at short context": what was `seen` there, with its standard error, or else the exact law at the
+    shortest length.
     """
 
     carrier: Carrier
@@ -34,6 +35,8 @@ class Prediction:
     mean_profile: Float64[np.ndarray, "length"]
     margins: tuple[Margin, ...]
     standard_error: Float64[np.ndarray, "length"] | None = None
+    law: str = "exact"
+    seen: tuple[float, float] | None = None
 
     @property
     def bound(self) -> Float64[np.ndarray, "length"]:
@@ -43,7 +46,12 @@ class Prediction:
 
     @property
     def constant(self) -> Float64[np.ndarray, "length"]:
-        return np.full(len(self.lengths), self.exact[int(np.argmin(self.lengths))])
+        short = self.exact[int(np.argmin(self.lengths))] if self.seen is None else self.seen[0]
+        return np.full(len(self.lengths), short)
+
+    def at(self, length: int) -> float | None:
+        """The exact or windowed law at a length, None where the prediction does not have it."""
+        return dict(zip(self.lengths, self.exact.tolist(), strict=True)).get(length)
 
     @property
     def selected_offset(self) -> int:
@@ -72,6 +80,13 @@ def predict(head: Head, offset: int, lengths: Sequence[int], relative_error: flo
     )
 
 
+def mean_profile_at(head: PlacedHead, offset: int, length: int) -> float:
+    """The mean-profile law of a head at a length; a first token with keys of its own stands at its place."""
+    own, seen = head.at(length), head.seen(length)
+    sink = None if own.sink_keys is None else own.query_weights @ own.sink_logits(np.array([1 - seen]))
+    return float(mean_profile_law(mean_profile(own.carrier(), seen), offset, [seen], sink)[0])
+
+
 def predict_placed(head: PlacedHead, offset: int, lengths: Sequence[int], surface: Mapping[int, Profile]) -> Prediction:
     """The prediction for a head of a checkpoint, from its sampled profiles at each of the lengths.
 
@@ -92,7 +107,7 @@ def predict_placed(head: PlacedHead, offset: int, lengths: Sequence[int], surfac
         lengths=tuple(lengths),
         profile=profiles[longest],
         exact=np.array([surface[length].mean[offset] for length in lengths]),
-        mean_profile=np.array([mean_profile_law(own, offset, [len(own)])[0] for own in profiles.values()]),
+        mean_profile=np.array([mean_profile_at(head, offset, length) for length in lengths]),
         margins=tuple(margin(own, offset) for own in profiles.values()),
         standard_error=np.array([surface[length].standard_error[offset] for length in lengths]),
     )

@@ -37,10 +37,11 @@ class PlacedHead:
     positions: LayerPositions
 
     def at(self, length: int) -> Head:
-        """The head at a length in tokens."""
-        if self.positions.rotary is None:
-            return self.content
-        return replace(self.content, schedule=self.positions.rotary.schedule(length))
+        """The head at a length in tokens; a first token beyond the span is no sink any more."""
+        content, rotary = self.content, self.positions.rotary
+        if self.seen(length) < length and content.sink_keys is not None:
+            content = replace(content, sink_keys=None)
+        return content if rotary is None else replace(content, schedule=rotary.schedule(length))
 
     def seen(self, length: int) -> int:
         """How many tokens of a context so long it sees."""
@@ -74,6 +75,7 @@ def _passes(head: PlacedHead, lengths: Sequence[int]) -> list[list[int]]:
     for length in dict.fromkeys(lengths):
         tokens = head.seen(length)
         schedule = head.at(length).schedule
-        key = (tokens if tokens > _SHORT else 0, schedule.frequencies.tobytes(), schedule.attention_factor)
+        has_sink = head.at(length).sink_keys is not None
+        key = (tokens if tokens > _SHORT else 0, schedule.frequencies.tobytes(), schedule.attention_factor, has_sink)
         passes.setdefault(key, []).append(length)
     return list(passes.values())
