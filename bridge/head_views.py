@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
+from bridge.compare import Comparison
 from bridge.content import LayerContent
-from bridge.errors import BridgeError
 from bridge.inspect import HeadReport
+from bridge.orders import Orders
 from bridge.prediction import Prediction
+from bridge.sources.attention import LayerPositions
 from bridge.sources.change import scaling_text
 from bridge.tables import Table, number
 
-_ORDERS: dict[str, Callable[[HeadReport], float]] = {
+ORDERS: Orders = {
     "head": lambda report: report.head,
     "query-fraction": lambda report: -report.prediction.carrier.query_fraction,
     "key-fraction": lambda report: -report.prediction.carrier.key_fraction,
@@ -21,21 +24,6 @@ _ORDERS: dict[str, Callable[[HeadReport], float]] = {
     "share": lambda report: -report.share,
     "margin": lambda report: -report.margin.value,
 }
-
-
-def check_order(order: str, lengths: Sequence[int]) -> None:
-    """Raises BridgeError for an order that `ordered` does not know."""
-    if order not in _ORDERS and order not in map(str, lengths):
-        raise BridgeError(
-            f"--sort needs {', '.join(_ORDERS)}, or one of the lengths {', '.join(map(str, lengths))}, got {order!r}"
-        )
-
-
-def ordered(reports: Sequence[HeadReport], order: str) -> list[HeadReport]:
-    """Reports by a column or by predicted attention at a length: the greatest first, heads and offsets the least."""
-    if order in _ORDERS:
-        return sorted(reports, key=_ORDERS[order])
-    return sorted(reports, key=lambda report: -(_exact_at(report.prediction, int(order)) or 0.0))
 
 
 def heads_table(content: LayerContent, reports: Sequence[HeadReport], asked: Sequence[int]) -> Table:
@@ -52,7 +40,7 @@ def heads_table(content: LayerContent, reports: Sequence[HeadReport], asked: Seq
             str(report.profile_offset),
             number(report.margin.value),
             str(report.margin.competitor),
-            *(number(_exact_at(report.prediction, length)) for length in lengths),
+            *(number(report.prediction.at(length)) for length in lengths),
             ",".join(str(flags[flag]) for flag in report.flags),
         )
         for report in reports
@@ -77,7 +65,12 @@ def heading(content: LayerContent) -> str:
 
 def positions_note(content: LayerContent) -> str:
     """Base, scaling and span in force, in a line."""
-    rotary, span = content.positions.rotary, content.positions.span
+    return f"{rotary_text(content.positions)}; trained length {content.model.shape.trained_length}"
+
+
+def rotary_text(positions: LayerPositions) -> str:
+    """How positions enter a layer, for a person."""
+    rotary, span = positions.rotary, positions.span
     seen = "all tokens before it" if span is None else f"{span} tokens"
     turned = "no rotary positions"
     if rotary is not None:
@@ -85,29 +78,42 @@ def positions_note(content: LayerContent) -> str:
             f"rotary base {rotary.base:g}, {rotary.width} of {rotary.head_width} lanes, "
             f"scaling {scaling_text(rotary.scaling)}"
         )
-    return f"{turned}; a query sees {seen}; trained length {content.model.shape.trained_length}"
+    return f"{turned}; a query sees {seen}"
 
 
 def prediction_table(
-    title: str, prediction: Prediction, notes: tuple[str, ...] = (), unchanged: Prediction | None = None
+    title: str,
+    prediction: Prediction,
+    notes: tuple[str, ...] = (),
+    unchanged: Prediction | None = None,
+    compared: Comparison | None = None,
 ) -> Table:
-    """Every law at every length; `unchanged` is the exact law under the model's own positions."""
-    columns = ["L", "exact law", "mean-profile law", "margin bound", "uniform"]
-    cells = [
-        [str(length), f"{exact:.4f}", f"{mean:.4f}", f"{bound:.4f}", f"{1 / length:.4f}"]
-        for length, exact, mean, bound in zip(
-            prediction.lengths, prediction.exact, prediction.mean_profile, prediction.bound, strict=True
-        )
-    ]
-    if prediction.standard_error is not None:
-        columns.insert(2, "s.e.")
-        for row, error in zip(cells, prediction.standard_error, strict=True):
-            row.insert(2, f"{error:.4f}")
+    """Every law at every length; `unchanged`: under the model's own positions, `compared`: what was observed."""
+    columns: dict[str, Sequence[float] | Float64[np.ndarray, "length"]] = {}
     if unchanged is not None:
-        columns.insert(1, "unchanged")
-        for row, before in zip(cells, unchanged.exact, strict=True):
-            row.insert(1, f"{before:.4f}")
-    return Table(title, tuple(columns), tuple(tuple(row) for row in cells), notes)
+        columns["unchanged"] = unchanged.exact
+    columns[f"{prediction.law} law"] = prediction.exact
+    if prediction.standard_error is not None:
+        columns["s.e."] = prediction.standard_error
+    columns["mean-profile law"] = prediction.mean_profile
+    if prediction.law == "windowed":
+        columns["constant"] = prediction.constant
+    else:
+        columns["margin bound"] = prediction.bound
+    columns["uniform"] = [1 / length for length in prediction.lengths]
+    if compared is not None:
+        columns |= {"observed": compared.observed, "its s.e.": compared.standard_error}
+    rows = [
+        [str(length), *(number(float(values[place]), 4) for values in columns.values())]
+        for place, length in enumerate(prediction.lengths)
+    ]
+    names = ["L", *columns]
+    if compared is not None:
+        names += ["law - obs", "constant - obs"]
+        baseline = prediction.constant - compared.observed
+        for row, *errors in zip(rows, compared.errors, baseline, strict=True):
+            row += [f"{error:+.4f}" for error in errors]
+    return Table(title, tuple(names), tuple(tuple(row) for row in rows), notes)
 
 
 def carrier_notes(prediction: Prediction) -> tuple[str, ...]:
@@ -120,9 +126,3 @@ def carrier_notes(prediction: Prediction) -> tuple[str, ...]:
         f"margin at L={longest}: {margin.value:.3f} nats, nearest competitor at offset {margin.competitor}; "
         f"the mean profile is highest at {prediction.selected_offset}",
     )
-
-
-def _exact_at(prediction: Prediction, length: int) -> float | None:
-    """The exact law at a length, where the prediction has it."""
-    at = dict(zip(prediction.lengths, prediction.exact, strict=True))
-    return float(at[length]) if length in at else None

@@ -19,8 +19,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from bridge.content import ContentOptions, read_content
-from bridge.head_views import ordered
+from bridge.head_views import ORDERS
 from bridge.inspect import default_lengths, inspect_head
+from bridge.orders import ordered
 from bridge.surface import sampled_surface
 from theory.exact_law import exact_law
 from theory.head import Head
@@ -46,12 +47,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def content_of(folder: Path, head: int) -> Head:
-    return read_content(folder, 0, ContentOptions(text=folder.parent / "text")).head(head).content
+    return read_content(folder, 0, ContentOptions(counts=folder.parent / "text")).head(head).content
 
 
 def test_every_head_is_reported_without_torch_or_transformers(folders: Path, tmp_path: Path) -> None:
     env = without_training_extra(tmp_path)
-    given = (str(folders / "llama"), "--text", str(folders / "text"), "--out", str(tmp_path / "out"))
+    given = (str(folders / "llama"), "--counts", str(folders / "text"), "--out", str(tmp_path / "out"))
     told = document(run_carrier("inspect", *given, *LENGTHS, "--workers", "1", env=env))
     assert (told["model"]["format"], told["model"]["family"]) == ("safetensors", "llama")
     assert [entry["head"] for entry in told["heads"]] == list(range(6))
@@ -71,33 +72,33 @@ def test_every_head_is_reported_without_torch_or_transformers(folders: Path, tmp
 
 
 def test_two_processes_report_the_same_bits_in_the_same_order(folders: Path) -> None:
-    given = ("inspect", str(folders / "llama"), "--text", str(folders / "text"), "--lengths", "16", "--json")
+    given = ("inspect", str(folders / "llama"), "--counts", str(folders / "text"), "--lengths", "16", "--json")
     one, two = (document(run_carrier(*given, "--workers", workers)) for workers in "12")
     assert one["heads"] == two["heads"]
 
 
 def test_the_table_can_be_sorted(folders: Path) -> None:
-    given = ("inspect", str(folders / "llama"), "--text", str(folders / "text"), *LENGTHS)
+    given = ("inspect", str(folders / "llama"), "--counts", str(folders / "text"), *LENGTHS)
     heads = document(run_carrier(*given, "--sort", "share"))["heads"]
     shares = [entry["share"] for entry in heads]
     assert shares == sorted(shares, reverse=True) and [entry["head"] for entry in heads] != list(range(6))
-    reports = [inspect_head(head, 0, index, [16, 64], 64) for index, head in _heads(folders / "llama")]
+    reports = [inspect_head(0, index, head, [16, 64], 64) for index, head in _heads(folders / "llama")]
     for order, key in (
         ("key-fraction", lambda report: -report.prediction.carrier.key_fraction),
         ("offset", lambda report: -report.offset),
         ("head", lambda report: report.head),
         ("64", lambda report: -report.prediction.exact[-1]),
     ):
-        assert ordered(reports[::-1], order) == sorted(reports[::-1], key=key)
+        assert ordered(reports[::-1], order, ORDERS) == sorted(reports[::-1], key=key)
 
 
 def _heads(folder: Path) -> list:
-    return list(read_content(folder, 0, ContentOptions(text=folder.parent / "text")).heads())
+    return list(read_content(folder, 0, ContentOptions(counts=folder.parent / "text")).heads())
 
 
 def test_a_scaling_and_a_base_change_the_frequencies_and_nothing_else(folders: Path) -> None:
     """linear:4 divides every frequency by 4: the exact law of the same content on the divided schedule."""
-    options = ("--text", str(folders / "text"), "--head", "3", "--offset", "2", *LENGTHS)
+    options = ("--counts", str(folders / "text"), "--head", "3", "--offset", "2", *LENGTHS)
     plain = document(run_carrier("predict", str(folders / "llama"), *options))
     content = content_of(folders / "llama", 3)
     base = 5e5 ** (-np.arange(0, 12, 2) / 12)
@@ -117,7 +118,7 @@ def test_a_scaling_and_a_base_change_the_frequencies_and_nothing_else(folders: P
 
 def test_dynamic_scaling_is_that_of_each_length(folders: Path) -> None:
     """Trained to 2048: plain up to there, and at 4096 the base grows as transformers has it."""
-    given = ("predict", str(folders / "qwen3"), "--text", str(folders / "text"), "--offset", "1", "--head", "2")
+    given = ("predict", str(folders / "qwen3"), "--counts", str(folders / "text"), "--offset", "1", "--head", "2")
     told = document(run_carrier(*given, "--lengths", "64,4096", "--json"))
     content = content_of(folders / "qwen3", 2)
     grown = 1e6 * (2 * 4096 / 2048 - 1) ** (20 / 18)
@@ -132,7 +133,7 @@ def test_a_sliding_window_ends_dilution(folders: Path, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "gemma3" / "config.json").read_text())
     config["layer_types"] = ["sliding_attention", "full_attention", "full_attention"]
     (tmp_path / "gemma3" / "config.json").write_text(json.dumps(config))
-    given = ("--text", str(folders / "text"), "--head", "1", "--offset", "3", "--lengths", "32,64,200", "--json")
+    given = ("--counts", str(folders / "text"), "--head", "1", "--offset", "3", "--lengths", "32,64,200", "--json")
     sliding = document(run_carrier("predict", str(tmp_path / "gemma3"), *given))["laws"]["exact"]
     full = document(run_carrier("predict", str(folders / "gemma3"), *given))["laws"]["exact"]
     assert sliding[1] == pytest.approx(sliding[2], rel=1e-12)
@@ -147,7 +148,7 @@ def test_a_base_that_nobody_states_is_asked_for(folders: Path, tmp_path: Path) -
     config = json.loads((tmp_path / "llama" / "config.json").read_text())
     del config["rope_parameters"]
     (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
-    given = ("inspect", str(tmp_path / "llama"), "--text", str(folders / "text"), "--head", "0", *LENGTHS)
+    given = ("inspect", str(tmp_path / "llama"), "--counts", str(folders / "text"), "--head", "0", *LENGTHS)
     refused = one_line(run_carrier(*given))
     assert "config.json: no rope_theta" in refused and "give --base" in refused
     told = document(run_carrier(*given, "--base", "10000"))
@@ -164,7 +165,7 @@ def test_uniform_weights_only_where_asked_for_and_marked_as_poor(folders: Path) 
 
 
 def test_learned_positions_are_shown_by_where_they_are_pinned(folders: Path, tmp_path: Path) -> None:
-    given = (str(folders / "gpt2"), "--text", str(folders / "text"))
+    given = (str(folders / "gpt2"), "--counts", str(folders / "text"))
     told = document(run_carrier("inspect", *given, "--out", str(tmp_path), "--json"))
     assert {Path(file).suffix for file in told["files"]} == {".csv", ".png", ".svg"}
     assert [entry["head"] for entry in told["heads"]] == [0, 1, 2, 3]
@@ -175,7 +176,7 @@ def test_learned_positions_are_shown_by_where_they_are_pinned(folders: Path, tmp
 
 
 def test_alibi_has_a_bias_and_no_base(folders: Path) -> None:
-    told = document(run_carrier("inspect", str(folders / "bloom"), "--text", str(folders / "text"), *LENGTHS))
+    told = document(run_carrier("inspect", str(folders / "bloom"), "--counts", str(folders / "text"), *LENGTHS))
     assert {(entry["base"], entry["scaling"]) for entry in told["heads"]} == {(None, None)}
     # Slopes fall by powers of two: the first head, whose slope is the greatest, holds on to what is near.
     for entry in told["heads"]:
@@ -187,8 +188,8 @@ def test_a_checksum_of_what_was_read(folders: Path, tmp_path: Path) -> None:
     """It depends on the layer's tensors and the configuration, and not on the text."""
     (tmp_path / "other").write_text("w3 w4 w4")
     texts = (folders / "text", tmp_path / "other")
-    (digest,) = {read_content(folders / "llama", 0, ContentOptions(text=text)).reading.sha256 for text in texts}
-    given = ("--text", str(texts[0]), "--head", "0", *LENGTHS)
+    (digest,) = {read_content(folders / "llama", 0, ContentOptions(counts=text)).reading.sha256 for text in texts}
+    given = ("--counts", str(texts[0]), "--head", "0", *LENGTHS)
     told = document(run_carrier("inspect", str(folders / "llama"), "--sha256", digest[:12], *given))
     assert told["model"]["sha256"] == digest
     shutil.copytree(folders / "llama", tmp_path / "llama")
@@ -203,7 +204,7 @@ def test_a_checksum_of_what_was_read(folders: Path, tmp_path: Path) -> None:
 
 def test_what_is_of_no_use_is_refused(folders: Path, tmp_path: Path) -> None:
     """Not left out in silence: nobody should take a curve for that of a change which was never made."""
-    text = ("--text", str(folders / "text"))
+    text = ("--counts", str(folders / "text"))
     assert "not rotary: drop --base" in one_line(run_carrier("inspect", str(folders / "gpt2"), *text, "--base", "100"))
     given = ("inspect", str(folders / "gpt2"), *text, "--lengths", "16")
     assert "has learned positions: drop --lengths" in one_line(run_carrier(*given))
@@ -308,7 +309,7 @@ def test_a_damaged_folder_is_named_in_one_line(
 ) -> None:
     shutil.copytree(folders / "llama", tmp_path / "llama")
     places = sharded(tmp_path / "llama")
-    given = ("inspect", str(tmp_path / "llama"), "--text", str(folders / "text"), "--head", "0", *LENGTHS)
+    given = ("inspect", str(tmp_path / "llama"), "--counts", str(folders / "text"), "--head", "0", *LENGTHS)
     if damage is truncate:
         assert run_carrier(*given).returncode == 0, "the control: whole, it is read"
     damage(tmp_path / "llama", places)
@@ -319,7 +320,7 @@ def test_a_damaged_folder_is_named_in_one_line(
 def test_one_sample_selects_the_offset_and_another_one_estimates_its_share(folders: Path) -> None:
     """The highest of many estimates is too high: reported is that of fresh samples, at every length."""
     head = dict(_heads(folders / "llama"))[2]
-    report = inspect_head(head, 0, 2, [48, 64], 64)
+    report = inspect_head(0, 2, head, [48, 64], 64)
     selecting, estimating = sampled_surface(head, [64], SEED), sampled_surface(head, [48, 64], SEED + 1)
     assert report.offset == -int(selecting[64].mean.argmax())
     assert report.share == pytest.approx(estimating[64].mean[-report.offset], rel=1e-12)
@@ -335,6 +336,6 @@ def test_pickles_are_named_and_no_length_is_beyond_reason(folders: Path, tmp_pat
         run_carrier("inspect", str(tmp_path / "pytorch_model.bin"))
     )
     assert "--at needs a whole number from 2 to 1000000" in one_line(
-        run_carrier("inspect", str(folders / "llama"), "--text", str(folders / "text"), "--at", "1000000000")
+        run_carrier("inspect", str(folders / "llama"), "--counts", str(folders / "text"), "--at", "1000000000")
     )
     assert default_lengths(10_000_000)[-1] == 131_072

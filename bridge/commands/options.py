@@ -23,9 +23,25 @@ TokenizerSource = Annotated[
         "--tokenizer", help="Folder or tokenizer.json, GGUF, or llama2.c tokenizer; default: the model's own."
     ),
 ]
-TextFile = Annotated[
+Text = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        help="Run the model on a text: file, folder, topics, source, stories, or itself (sampled from the model).",
+    ),
+]
+Window = Annotated[int | None, typer.Option("--window", help="Tokens of a window of the text; default 257.")]
+Windows = Annotated[int | None, typer.Option("--windows", help="Most windows of the text; default 22.")]
+FirstToken = Annotated[
+    str | None,
+    typer.Option("--first-token", help="Before each window: auto (as the tokenizer declares), none, or a number."),
+]
+Cache = Annotated[Path | None, typer.Option("--cache", help="Folder of activations; default: the user's cache.")]
+Counts = Annotated[
     Path | None,
-    typer.Option("--text", help="Text whose tokens are counted; default: Python's topics (llama2.c: stories)."),
+    typer.Option(
+        "--counts", help="Layer 0 from weights: text to count tokens in; default: Python's topics (llama2.c: stories)."
+    ),
 ]
 Uniform = Annotated[bool, typer.Option("--uniform", help="Every token as often as any other: poor.")]
 Base = Annotated[float | None, typer.Option("--base", help="Another rotary base than the model's, or a missing one.")]
@@ -36,7 +52,16 @@ RopeScaling = Annotated[
     ),
 ]
 Sha256 = Annotated[str | None, typer.Option("--sha256", help="Refuse a checkpoint with another checksum.")]
-Layer = Annotated[int, typer.Option("--layer", help="Layer; only 0 follows from weights alone.")]
+Layer = Annotated[
+    int | None,
+    typer.Option(
+        "--layer", help="Layer; 0 follows from weights alone, others run the model. Default 0; with --text all."
+    ),
+]
+Models = Annotated[
+    Path | None,
+    typer.Option("--models", envvar="CARRIER_MODELS", help="Folder of checkpoints that studies of real heads run."),
+]
 Device = Annotated[str, typer.Option("--device", help="Where runs train: cpu, or cuda where there is one.")]
 Scheduler = Annotated[
     str | None, typer.Option("--scheduler", help="Dask scheduler whose workers train: tcp://HOST:8786.")

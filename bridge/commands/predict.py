@@ -8,21 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
+from bridge.commands.on_text import Source, observed, predict_on_text, text_options
 from bridge.commands.options import (
     Base,
+    Cache,
+    Counts,
+    FirstToken,
     Json,
     Layer,
     Lengths,
     OptionalOut,
     RopeScaling,
     Sha256,
-    TextFile,
+    Text,
     TokenizerSource,
     Uniform,
+    Window,
+    Windows,
 )
 from bridge.commands.terminal import finish, lengths_from, needs_training_extra, saved, show, written
+from bridge.compare import Comparison
 from bridge.content import ContentOptions, read_content
-from bridge.documents import predict_document
+from bridge.documents import observation_document, predict_document
 from bridge.errors import BridgeError
 from bridge.head_views import carrier_notes, heading, positions_note, prediction_table
 from bridge.inspect import content_flags, default_lengths, default_reference, inspect_head
@@ -30,21 +37,36 @@ from bridge.output import output_folder
 from bridge.prediction import Prediction, predict_placed
 from bridge.sources.change import RotaryChange
 from bridge.surface import sampled_surface
+from bridge.text_content import TextOptions
 
 
 def predict(
     source: Annotated[
         Path, typer.Argument(help="Folder of a run, or checkpoint: Hugging Face folder, GGUF file, llama2.c file.")
     ],
-    layer: Layer = 0,
+    layer: Layer = None,
     head: Annotated[int, typer.Option(help="Head of the layer.")] = 0,
     offset: Annotated[
         int | None, typer.Option(help="Tokens back; default: a run's target, else what it selects.")
     ] = None,
     lengths: Lengths = None,
-    observe: Annotated[int, typer.Option(help="Hold a run's prediction against so many fresh sequences a length.")] = 0,
+    observe: Annotated[
+        int,
+        typer.Option(
+            help="Observe so many fresh sequences a length of a run, or windows of text of a checkpoint, too."
+        ),
+    ] = 0,
+    observe_text: Annotated[
+        str | None,
+        typer.Option(help="Text that a checkpoint is observed on, as --text; default: source (llama2.c: itself)."),
+    ] = None,
+    text: Text = None,
+    window: Window = None,
+    windows: Windows = None,
+    first_token: FirstToken = None,
+    cache: Cache = None,
     tokenizer: TokenizerSource = None,
-    text: TextFile = None,
+    counts: Counts = None,
     uniform: Uniform = False,
     base: Base = None,
     rope_scaling: RopeScaling = None,
@@ -52,16 +74,23 @@ def predict(
     out: OptionalOut = None,
     as_json: Json = False,
 ) -> None:
-    """Attention at an offset against length, predicted from the weights; for a run also observed.
+    """Attention at an offset against length, predicted: of a run, of layer 0 from weights, of any layer on a text.
 
-    With --base or --rope-scaling: what that would do to a checkpoint's head, beside the head as it is.
+    With --base or --rope-scaling: what that would do to a checkpoint's head, beside the head as it is. With --observe
+    the run or the model is observed at those lengths, too.
     """
     axis = None if lengths is None else lengths_from("--lengths", lengths)
     back = None if offset is None else abs(offset)
     folder = None if out is None else output_folder(out)
     of_checkpoint = {
-        "tokenizer": tokenizer,
+        "observe-text": observe_text,
         "text": text,
+        "window": window,
+        "windows": windows,
+        "first-token": first_token,
+        "cache": cache,
+        "tokenizer": tokenizer,
+        "counts": counts,
         "uniform": uniform,
         "base": base,
         "rope-scaling": rope_scaling,
@@ -73,11 +102,32 @@ def predict(
         if unread := [name for name, value in of_checkpoint.items() if value]:
             raise BridgeError(f"--{unread[0]} belongs to a checkpoint, and {source} is the folder of a run: drop it")
         _predict_run(source, head, back, axis, observe, folder, as_json)
-    elif observe and source.exists():
-        raise BridgeError("--observe needs a run: observing a checkpoint needs activations, which this version lacks")
+        return
+    if observe < 0:
+        raise BridgeError(f"--observe needs a number of windows of text, got {observe}")
+    if observe_text is not None and not observe:
+        raise BridgeError("--observe-text is what --observe N observes on: give both, or neither")
+    change = RotaryChange.parse(base, rope_scaling)
+    options = text_options(
+        layer,
+        tokenizer,
+        observed=observe > 0,
+        text=text,
+        window=window,
+        windows=windows,
+        first_token=first_token,
+        cache=cache,
+        uniform=uniform,
+        counts=counts,
+    )
+    if options is not None:
+        where = Source(source, options, change, sha256)
+        predict_on_text(where, layer or 0, head, back, axis, observe, observe_text, folder, as_json)
     else:
-        change, options = RotaryChange.parse(base, rope_scaling), ContentOptions(tokenizer, text, uniform)
-        _predict_checkpoint(source, options, change, sha256, (layer, head), back, axis, folder, as_json)
+        own = TextOptions(tokenizer=tokenizer, first_token=first_token or "auto", cache=cache)
+        where = Source(source, own, change, sha256)
+        counted = ContentOptions(tokenizer, counts, uniform)
+        _predict_checkpoint(where, counted, head, back, axis, observe, observe_text, folder, as_json)
 
 
 def _predict_run(
@@ -124,22 +174,22 @@ def _predict_run(
 
 
 def _predict_checkpoint(
-    path: Path,
+    source: Source,
     options: ContentOptions,
-    change: RotaryChange,
-    sha256: str | None,
-    place: tuple[int, int],
+    index: int,
     offset: int | None,
     lengths: tuple[int, ...] | None,
+    observe: int,
+    observe_text: str | None,
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    layer, index = place
-    content = read_content(path, layer, options, change, sha256)
+    layer = 0
+    content = read_content(source.checkpoint, layer, options, source.change, source.sha256)
     trained = content.model.shape.trained_length
     axis, head = lengths or default_lengths(trained), content.head(index)
     if offset is None:
-        report = inspect_head(head, layer, index, axis, default_reference(trained, axis))
+        report = inspect_head(layer, index, head, axis, default_reference(trained, axis))
         prediction, flags = report.prediction, report.flags
     else:
         prediction, flags = predict_placed(head, offset, axis, sampled_surface(head, axis)), content_flags(head)
@@ -149,19 +199,30 @@ def _predict_checkpoint(
         surface = sampled_surface(own, prediction.lengths)
         before = predict_placed(own, prediction.offset, prediction.lengths, surface)
     title = f"predicted attention at offset {-prediction.offset}, head {layer}.{index}: {heading(content)}"
-    shown = prediction_table(title, prediction, (positions_note(content), *content.assumptions), before)
+    compared, observed_on = None, None
+    if observe:
+        compared, observed_on = observed(source, layer, index, content.model, prediction, observe, observe_text)
+    shown = prediction_table(title, prediction, (positions_note(content), *content.assumptions), before, compared)
     named = [(f"head {layer}.{index}", prediction), *([("unchanged", before)] if before else [])]
     stem = f"{content.name}-{layer}-{index}-offset-{prediction.offset}"
-    files = saved(folder, stem, shown, lambda: _figure(named, trained))
+    files = saved(folder, stem, shown, lambda: _figure(named, trained, compared))
     show(
         as_json,
-        lambda: predict_document(layer, index, prediction, content.assumptions, flags, files, before),
+        lambda: (
+            predict_document(layer, index, prediction, content.assumptions, flags, files, before)
+            | ({} if compared is None else observation_document(compared, observed_on))
+        ),
         (shown,),
-        (*carrier_notes(prediction), *(f"flag: {flag}" for flag in flags), *written(files)),
+        (
+            *carrier_notes(prediction),
+            *([f"observed on {observed_on}"] if compared else []),
+            *(f"flag: {flag}" for flag in flags),
+            *written(files),
+        ),
     )
 
 
-def _figure(named: Sequence[tuple[str, Prediction]], trained_length: int) -> Any:
+def _figure(named: Sequence[tuple[str, Prediction]], trained_length: int, compared: Comparison | None = None) -> Any:
     from bridge.figures.predictions import prediction_figure
 
-    return prediction_figure(named, trained_length)
+    return prediction_figure(named, trained_length, compared)

@@ -1,4 +1,4 @@
-"""`carrier reproduce`: the numbers and pictures of the paper, beside ours."""
+"""`carrier reproduce`: the numbers and pictures of the paper, and studies of real checkpoints, beside ours."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from typing import Annotated
 
 import typer
 
-from bridge.commands.options import Device, Json, OutFolder, PresetName, RunsFolder, Scheduler, Workers
+from bridge.commands.options import (
+    Cache,
+    Device,
+    Json,
+    Models,
+    OutFolder,
+    PresetName,
+    RunsFolder,
+    Scheduler,
+    Workers,
+)
 from bridge.commands.terminal import finish, needs_training_extra, progress, say, show
+from bridge.errors import BridgeError
 from bridge.output import output_folder
 
 
 def reproduce(
     targets: Annotated[
-        list[str], typer.Argument(help="table-1 ... table-8, figure-1 ... figure-6, text-claims, or all.")
+        list[str],
+        typer.Argument(help="table-1 ... table-8, figure-1 ... figure-6, text-claims, all (of these); real-heads."),
     ],
     preset: PresetName = "paper",
     runs: RunsFolder = Path("runs"),
@@ -23,28 +35,45 @@ def reproduce(
     workers: Workers = None,
     scheduler: Scheduler = None,
     device: Device = "cpu",
+    models: Models = None,
+    cache: Cache = None,
     as_json: Json = False,
 ) -> None:
-    """Train what tables and figures of the paper need and put its numbers beside ours.
+    """Train what tables and figures of the paper need and put its numbers beside ours; a study runs real checkpoints.
 
     Can be interrupted and called again: what is finished is not trained again, the rest goes on from its checkpoints.
     """
     with needs_training_extra():
         from bridge import paper
         from bridge.paper.target import preset_of
-        from bridge.reproduce import measure, steps_to_train, train_targets
+        from bridge.reproduce import conduct, measure, steps_to_train, train_targets
         from bridge.results import results_document, save_summary, summary_line
+        from bridge.sources.cache import default_cache
+        from bridge.studies import STUDIES
+        from bridge.studies.study import Place
         from empirics.executors import cluster, local_pool
         from empirics.store import Store
 
     started, size = perf_counter(), preset_of(preset)
-    chosen = paper.TARGETS if "all" in targets else tuple(paper.target(name) for name in dict.fromkeys(targets))
+    studies = tuple(study for study in STUDIES if study.id in targets)
+    named = [name for name in dict.fromkeys(targets) if name not in {study.id for study in studies}]
+    chosen = paper.TARGETS if "all" in named else tuple(paper.target(name) for name in named)
+    if studies and (scheduler or device != "cpu"):
+        raise BridgeError(
+            f"{studies[0].id} trains nothing and runs on this machine's CPU: drop --scheduler and --device"
+        )
+    if cache and not studies:
+        raise BridgeError("--cache is for studies of real checkpoints, such as real-heads: drop it")
     folder, store = output_folder(out), Store.open(runs)
-    place = cluster(scheduler) if scheduler else local_pool(workers or 2)
-    with progress(steps_to_train(chosen, size, store), "training") as advance, place as executor:
-        train_targets(chosen, size, store, executor, workers, device, advance)
+    if chosen:
+        place = cluster(scheduler) if scheduler else local_pool(workers or 2)
+        with progress(steps_to_train(chosen, size, store), "training") as advance, place as executor:
+            train_targets(chosen, size, store, executor, workers, device, advance)
     with progress(len(chosen), "measuring") as advance:
         results = measure(chosen, size, store, folder, advance)
+    for study in studies:
+        with progress(None, study.id) as advance:
+            results += (conduct(study, size, Place(models, cache or default_cache(), workers or 2, advance), folder),)
     document = results_document(results, size, store, perf_counter() - started)
     files = save_summary(folder, results, document)
     show(

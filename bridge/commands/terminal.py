@@ -41,11 +41,14 @@ def say(*lines: str) -> None:
 
 
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, advanced by the function that is yielded; silent where stderr is no terminal."""
+def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, advanced by the function that is yielded; silent where stderr is no terminal.
+
+    A total of None is not known beforehand, one of 0 needs no bar.
+    """
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not (console.is_terminal and total)) as bar:
+    with Progress(*columns, console=console, disable=not console.is_terminal or total == 0) as bar:
         task = bar.add_task(what, total=total)
         yield lambda steps: bar.advance(task, steps)
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from bridge.prediction import Prediction
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -34,19 +34,30 @@ def panels(count: int) -> tuple[Figure, tuple[Axes, ...]]:
 
 
 def draw_laws(panel: Axes, prediction: Prediction, bound: bool = True) -> None:
-    """The laws of a prediction as lines against length, with uniform attention as the level of no selection."""
+    """The laws of a prediction as lines against length, what was seen at short context as a level with its standard
+    error, and uniform attention as the level of no selection."""
     order = np.argsort(prediction.lengths)
     lengths = np.asarray(prediction.lengths)[order]
-    panel.plot(lengths, prediction.exact[order], color=BLUE, label="exact law")
-    panel.plot(lengths, prediction.mean_profile[order], color=ORANGE, ls="--", label="mean-profile law")
+    # A line through one point is not seen.
+    marker = "_" if len(lengths) == 1 else None
+
+    def draw(values: np.ndarray, color: str, dashes: Any, label: str) -> None:
+        panel.plot(lengths, values[order], color=color, ls=dashes, marker=marker, ms=14, label=label)
+
+    draw(prediction.exact, BLUE, "-", f"{prediction.law} law")
+    draw(prediction.mean_profile, ORANGE, "--", "mean-profile law")
     if bound:
-        panel.plot(lengths, prediction.bound[order], color=GREEN, ls="-.", label="margin bound")
-    panel.plot(lengths, 1 / lengths, color=GREY, ls=":", label="uniform attention, 1/L")
+        draw(prediction.bound, GREEN, "-.", "margin bound")
+    if prediction.seen is not None:
+        level, error = prediction.seen
+        draw(prediction.constant, PURPLE, (0, (6, 2, 1, 2)), "as at short context (band: 1 s.e.)")
+        panel.fill_between(lengths, level - error, level + error, color=PURPLE, alpha=0.25, lw=0)
+    draw(1 / np.asarray(prediction.lengths), GREY, ":", "uniform attention, 1/L")
 
 
-def add_legend(figure: Figure, *axes: Axes, place: Any = "outside lower center") -> None:
+def add_legend(figure: Figure, *axes: Axes, place: Any = "outside lower center", columns: int = 3) -> None:
     """One legend outside the panels, each entry once, so that it hides nothing."""
     entries: dict[str, Any] = {}
     for panel in axes:
         entries |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(entries.values()), list(entries), loc=place, ncols=3)
+    figure.legend(list(entries.values()), list(entries), loc=place, ncols=columns)
