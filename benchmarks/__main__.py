@@ -61,6 +61,7 @@ def theory() -> None:
     accuracy(head, rng)
     linear_program()
     vocabulary(rng)
+    windowed_law(rng)
 
 
 def exact_curves(head: Head, rng: np.random.Generator) -> None:
@@ -143,6 +144,36 @@ def vocabulary(rng: np.random.Generator) -> None:
     exact = _seconds(lambda: exact_surface(few, range(1_024), lengths, 1e-4), repeats=1) * tokens / some
     sampled = _seconds(lambda: sampled_attention(head, lengths))
     _report("exact law of 2000 tokens by 4096 samples, against quadrature to 1e-4", sampled, exact)
+
+
+def windowed_law(rng: np.random.Generator) -> None:
+    """A real head's attention by the windowed law at five lengths: in groups, against a context at a time."""
+    queries, window, lengths, samples, some = 4_246, 9, [128, 256, 512, 1_024, 2_048], 2_048, 64
+    shape = (queries, 64)
+    head = Head(
+        schedule=RotarySchedule.geometric(64, 10_000),
+        queries=rng.standard_normal(shape),
+        query_weights=np.full(queries, 1 / queries),
+        local_keys=rng.standard_normal((queries, window, 64)),
+        keys=rng.standard_normal(shape),
+        key_weights=np.full(queries, 1 / queries),
+        logit_scale=0.125,
+        sink_keys=rng.standard_normal(shape),
+    )
+
+    def context_at_a_time() -> None:
+        places = -np.arange(max(lengths))
+        for row in rng.integers(0, queries, some):
+            keys = head.keys[rng.integers(0, queries, max(lengths))]
+            keys[:window] = head.local_keys[row]
+            logits = head.logit_scale * head.schedule.rotate(keys, places) @ head.queries[row]
+            for length in lengths:
+                masses = np.exp(logits[:length])
+                masses /= masses.sum()
+
+    plain = _seconds(context_at_a_time) * samples / some
+    grouped = _seconds(lambda: sampled_attention(head, lengths, samples))
+    _report("windowed law at five lengths, 2048 samples, against a context at a time", grouped, plain)
 
 
 def _simulate(table: np.ndarray, sequences: int, rng: np.random.Generator) -> np.ndarray:

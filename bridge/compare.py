@@ -29,6 +29,7 @@ class Verdict(StrEnum):
     AGREES = "agrees"
     DEVIATES = "deviates"
     OUT_OF_REGIME = "out of regime"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.figures.save import save_results
+from bridge.figures.save import save_figure, save_results
 from bridge.paper.target import Cell, Preset, Target, grid, table
+from bridge.studies.study import Place, Study, bars_table
 from bridge.tables import Table
 from empirics.spec import Spec
 from empirics.store import Store
@@ -18,9 +19,9 @@ from empirics.train import AnyRun, Progress, one_thread
 
 @dataclass(frozen=True, eq=False)
 class Reproduced:
-    """One target: its cells, what stands beside them, the runs behind them, and the files that show it."""
+    """One target or study: its cells, what stands beside them, the runs behind them, and the files that show it."""
 
-    target: Target
+    target: Target | Study
     cells: tuple[Cell, ...]
     companions: tuple[Table, ...]
     runs: tuple[AnyRun, ...]
@@ -28,7 +29,9 @@ class Reproduced:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """What a person reads: printed numbers beside ours, where any is printed, and what stands beside them."""
+        """What a person reads: printed numbers or bars beside ours, if any, and what stands beside them."""
+        if isinstance(self.target, Study):
+            return (bars_table(self.target, self.cells), *self.companions)
         return (*((grid(self.target, self.cells),) if self.cells else ()), *self.companions)
 
     @property
@@ -73,6 +76,21 @@ def reproduce(targets: Sequence[Target], preset: Preset, store: Store, out: Path
     """Train in this process what is missing, and measure."""
     train_targets(targets, preset, store)
     return measure(targets, preset, store, out)
+
+
+def conduct(study: Study, preset: Preset, place: Place, out: Path) -> Reproduced:
+    """Measure a study on the checkpoints that are there, and write tables and pictures to `out`.
+
+    Raises BridgeError as the study's measurements, and where `out` cannot be written.
+    """
+    findings = study.measure(preset, place)
+    cells = study.cells(findings, preset)
+    files = save_results(out, study.id, bars_table(study, cells))
+    for number, beside in enumerate(findings.tables, 1):
+        files += save_results(out, f"{study.id}-{number}", beside)
+    for name, figure in findings.drawn.items():
+        files += save_figure(out, f"{study.id}-{name}", figure)
+    return Reproduced(study, cells, findings.tables, (), files)
 
 
 def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Reproduced:

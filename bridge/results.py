@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ import torch
 from bridge.compare import Verdict
 from bridge.documents import Document
 from bridge.errors import BridgeError
-from bridge.paper.target import Cell, Preset
+from bridge.paper.target import Bound, Cell, Preset
 from bridge.reproduce import Reproduced
+from bridge.studies.study import Study
 from bridge.tables import Table, number
 from empirics.store import Store
 
@@ -58,18 +60,28 @@ def save_summary(folder: Path, results: Sequence[Reproduced], document: Document
 
 
 def summary_line(results: Sequence[Reproduced]) -> str:
-    """How many printed numbers came back, of those that were compared."""
+    """How many printed numbers came back, and how many bars were met, of those that were compared."""
     cells = [cell for one in results for cell in one.cells]
-    if all(cell.verdict is Verdict.OUT_OF_REGIME for cell in cells):
-        return f"{len(cells)} printed numbers, none compared: these runs are not at the paper's settings"
-    back = sum(cell.agrees for cell in cells)
-    digits = sum(cell.agrees and cell.digits for cell in cells)
-    return f"{back} of {len(cells)} printed numbers come back, {digits} of them to the last printed digit"
+    printed = [cell for cell in cells if cell.printed.bound is Bound.EQUAL]
+    bars = [cell for cell in cells if cell.printed.bound is not Bound.EQUAL]
+    parts = []
+    if printed and all(cell.verdict is Verdict.OUT_OF_REGIME for cell in printed):
+        parts.append(f"{len(printed)} printed numbers, none compared: these runs are not at the paper's settings")
+    elif printed:
+        back = sum(cell.agrees for cell in printed)
+        digits = sum(cell.agrees and cell.digits for cell in printed)
+        parts.append(f"{back} of {len(printed)} printed numbers come back, {digits} of them to the last printed digit")
+    if bars:
+        met, not_run = sum(cell.agrees for cell in bars), sum(cell.verdict is Verdict.NOT_RUN for cell in bars)
+        compared = sum(cell.verdict is not Verdict.OUT_OF_REGIME for cell in bars) - not_run
+        parts.append(f"{met} of {compared} bars met" + (f", {not_run} not run" if not_run else ""))
+    return "; ".join(parts)
 
 
 def results_page(results: Sequence[Reproduced]) -> str:
     """Every printed number beside ours, as Markdown."""
-    lines = ["# Every printed number beside ours", "", summary_line(results) + ".", ""]
+    title = "Every bar" if all(isinstance(one.target, Study) for one in results) else "Every printed number"
+    lines = [f"# {title} beside ours", "", summary_line(results) + ".", ""]
     missed = [_missed(one.target.id, cell) for one in results for cell in one.cells if cell.verdict is Verdict.DEVIATES]
     if missed:
         lines += ["Those that do not:", "", *missed, ""]
@@ -99,7 +111,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
 
 
 def _printed(cell: Cell) -> str:
-    return number(cell.printed.value, cell.printed.decimals)
+    return cell.printed.text
 
 
 def _ours(cell: Cell) -> str:
@@ -121,10 +133,10 @@ def _cell_document(cell: Cell) -> Document:
         "column": cell.printed.column,
         "printed": cell.printed.value,
         "decimals": cell.printed.decimals,
-        "ours": cell.measured.value,
+        "ours": cell.measured.value if math.isfinite(cell.measured.value) else None,
         "spread": cell.measured.spread,
         "same_digits": cell.digits,
         "verdict": cell.verdict.value,
         "recorded": cell.printed.recorded.value,
         "reason": cell.reason,
-    }
+    } | ({} if cell.printed.bound is Bound.EQUAL else {"bound": cell.printed.bound.value})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib
@@ -14,19 +16,24 @@ from bridge.tables import Table
 
 def save_results(folder: Path, name: str, table: Table, figure: Figure | None = None) -> tuple[Path, ...]:
     """A table as CSV and its picture as PNG and SVG. Raises BridgeError where that fails."""
-    text, png, svg = (folder / f"{name}.{suffix}" for suffix in ("csv", "png", "svg"))
-    try:
+    text = folder / f"{name}.csv"
+    with _writing(folder):
         text.write_text(table.csv())
-        if figure is None:
-            return (text,)
-        _save_figure(figure, png, svg)
-    except OSError as error:
-        raise BridgeError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None
-    return text, png, svg
+    return (text, *(() if figure is None else save_figure(folder, name, figure)))
 
 
-def _save_figure(figure: Figure, png: Path, svg: Path) -> None:
-    """Write a figure as PNG and as SVG, without dates."""
-    with matplotlib.rc_context(STYLE):
+def save_figure(folder: Path, name: str, figure: Figure) -> tuple[Path, ...]:
+    """A picture as PNG and SVG, without dates. Raises BridgeError where that fails."""
+    png, svg = (folder / f"{name}.{suffix}" for suffix in ("png", "svg"))
+    with _writing(folder), matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=160, metadata={"Software": "carrier"})
         figure.savefig(svg, metadata={"Date": None})
+    return png, svg
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BridgeError(f"cannot write to {folder}: {error.strerror}; choose another --out") from None

@@ -38,9 +38,17 @@ class Preset(StrEnum):
     PAPER = "paper"
 
 
+class Bound(StrEnum):
+    """How ours is to stand to a number."""
+
+    EQUAL = ""
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+
+
 @dataclass(frozen=True)
 class Printed:
-    """A number of the paper: its place, its value to so many decimals, the verdict on record and why."""
+    """A number of the paper, or a bar: its place, its value to so many decimals, the verdict on record and why."""
 
     row: str
     column: str
@@ -48,10 +56,23 @@ class Printed:
     decimals: int
     recorded: Verdict = Verdict.AGREES
     reason: str = ""
+    bound: Bound = Bound.EQUAL
 
     @property
     def key(self) -> CellKey:
         return self.row, self.column
+
+    @property
+    def text(self) -> str:
+        """The number as it is shown, a bar with its direction."""
+        return f"{self.bound.value} {number(self.value, self.decimals)}".strip()
+
+    def judge(self, measured: Measured) -> Verdict:
+        """The verdict on a number of ours; a bar is met or missed, whatever the spread."""
+        if self.bound is Bound.EQUAL:
+            return against_printed(measured, self.value, self.decimals)
+        met = measured.value <= self.value if self.bound is Bound.AT_MOST else measured.value >= self.value
+        return Verdict.AGREES if met else Verdict.DEVIATES
 
 
 @dataclass(frozen=True)
@@ -65,8 +86,10 @@ class Cell:
 
     @property
     def digits(self) -> bool:
-        """Whether ours rounds to the printed digits."""
-        return same_digits(self.measured.value, self.printed.value, self.printed.decimals)
+        """Whether ours rounds to the printed digits; a bar has none to come back to."""
+        return self.printed.bound is Bound.EQUAL and same_digits(
+            self.measured.value, self.printed.value, self.printed.decimals
+        )
 
     @property
     def agrees(self) -> bool:
@@ -80,8 +103,8 @@ class Cell:
 
     @property
     def as_recorded(self) -> bool:
-        """Whether the verdict is the one on record; a smoke run has none to give."""
-        return self.verdict in (self.printed.recorded, Verdict.OUT_OF_REGIME)
+        """Whether the verdict is the one on record; a smoke run has none to give, nor has what was not run."""
+        return self.verdict in (self.printed.recorded, Verdict.OUT_OF_REGIME, Verdict.NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -175,4 +198,4 @@ def _words(cell: Cell) -> tuple[str, str, str]:
 def _cell(printed: Printed, measured: Measured, preset: Preset) -> Cell:
     if preset is Preset.SMOKE:
         return Cell(printed, measured, Verdict.OUT_OF_REGIME, "the smoke preset is not the paper's setting")
-    return Cell(printed, measured, against_printed(measured, printed.value, printed.decimals), printed.reason)
+    return Cell(printed, measured, printed.judge(measured), printed.reason)
