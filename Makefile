@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/carrier demo --runs $(RUNS) --out demo $(DEMO)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(TESTS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal $(TESTS)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(TESTS)

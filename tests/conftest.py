@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import jaxtyping
 
 jaxtyping.install_import_hook(["theory", "empirics", "bridge"], "shapes.checked")
 
+import carrier_process  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
@@ -26,23 +30,49 @@ settings.register_profile("fresh", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT = 300
+"""Seconds that a command may take."""
 TINY = {"steps": 20, "batch": 16, "evaluation_sequences": 32}
 
 
 def run_carrier(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `carrier` in a process of its own, without a terminal."""
+    """Run `carrier` in a process of its own, without a terminal; in a new interpreter where an environment is given."""
     command = [sys.executable, "-c", "from bridge.cli import main; main()", *arguments]
+    if env is None:
+        return _forked_carrier(command, arguments, cwd or ROOT)
     return subprocess.run(
         command,
         cwd=cwd or ROOT,
-        env=dict(env or os.environ) | {"PYTHONPATH": os.pathsep.join([str(ROOT), (env or {}).get("PYTHONPATH", "")])},
+        env=dict(env) | {"PYTHONPATH": os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=TIMEOUT,
     )
+
+
+def forked(target: Callable[..., object], *arguments: object) -> BaseProcess:
+    """A process that can be killed, forked from one that has loaded everything and done nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*carrier_process.LOADED, "noted"])
+    process = context.Process(target=target, args=arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        process.start()
+    return process
+
+
+def _forked_carrier(command: list[str], arguments: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT)}
+    with tempfile.NamedTemporaryFile("r") as stdout, tempfile.NamedTemporaryFile("r") as stderr:
+        process = forked(carrier_process.run, arguments, folder, environment, Path(stdout.name), Path(stderr.name))
+        process.join(TIMEOUT)
+        if process.exitcode is None:
+            process.kill()
+            raise subprocess.TimeoutExpired(command, TIMEOUT)
+        return subprocess.CompletedProcess(command, process.exitcode, stdout.read(), stderr.read())
 
 
 def without_training_extra(folder: Path) -> dict[str, str]:

@@ -66,7 +66,7 @@ ENTRIES = [*PLAIN, "rope_parameters", "layer_types", "rope_local_base_freq", "qu
 
 
 @given(st.sampled_from(FAMILIES), st.dictionaries(st.sampled_from(ENTRIES), values, max_size=4))
-@settings(max_examples=600)
+@settings(max_examples=300)
 def test_a_damaged_configuration_is_read_or_refused_in_one_line(family, damage) -> None:
     configuration = Configuration(Path("config.json"), family, PLAIN | damage)
     try:
@@ -87,7 +87,7 @@ def test_the_plain_configuration_is_read(family) -> None:
 
 
 @given(st.binary(min_size=28, max_size=28), st.lists(st.tuples(st.integers(0, 27), st.integers(0, 255)), max_size=6))
-@settings(max_examples=2000)
+@settings(max_examples=400)
 def test_a_damaged_header_of_llama2c_is_refused_in_one_line(header: bytes, flips: list[tuple[int, int]]) -> None:
     whole = bytearray(checkpoint_bytes())
     if flips:

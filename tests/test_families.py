@@ -249,8 +249,9 @@ def test_one_head_is_that_of_all_heads(name: str, shelf: Shelf) -> None:
     layer = token_layer(open_model(shelf.get(name).folder))
     for index, head in enumerate(layer.heads(UNIFORM, LENGTH)):
         alone = layer.head(index, UNIFORM, LENGTH)
-        np.testing.assert_array_equal(alone.queries, head.queries)
-        np.testing.assert_array_equal(alone.keys, head.keys)
+        # To rounding: a matrix product of another size adds in another order on some processors.
+        for ours, theirs in ((alone.queries, head.queries), (alone.keys, head.keys)):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-14 * np.abs(theirs).max())
 
 
 # Learned positions

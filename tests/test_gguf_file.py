@@ -171,7 +171,7 @@ def test_chunks_change_nothing(whole: Path, monkeypatch: pytest.MonkeyPatch, chu
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_rows_are_those_of_the_tensor_in_the_order_given(whole: Path, data: st.DataObject) -> None:
     ours = GgufFile.open(whole)
     name = data.draw(st.sampled_from(sorted(ours.names)))
@@ -364,7 +364,7 @@ def slot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.binary(max_size=400), st.sampled_from([2, 3]), st.integers(0, 3), st.integers(0, 3))
-@settings(max_examples=2000)
+@settings(max_examples=600)
 def test_random_bytes_after_a_valid_start_are_refused_or_read(
     slot: Path, rest: bytes, version: int, tensors: int, entries: int
 ) -> None:
@@ -382,7 +382,7 @@ def test_random_bytes_after_a_valid_start_are_refused_or_read(
     )
 )
 @example([(8 + 7, 255)])
-@settings(max_examples=2000)
+@settings(max_examples=600)
 def test_a_file_with_altered_bytes_is_refused_or_read(slot: Path, changes: list[tuple[int, int]]) -> None:
     raw = bytearray(small_file())
     for place, byte in changes:

@@ -152,7 +152,7 @@ def mean_and_error(replicates):
     return replicates.mean(axis=0), replicates.std(axis=0, ddof=1) / np.sqrt(len(replicates))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "opt"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("opt", marks=pytest.mark.slow)])
 def test_profiles_are_the_mean_of_the_models_own_attention(name: str, tmp_path: Path) -> None:
     """At trained positions, at a row of zeros and at fresh rows, one a sequence.
 

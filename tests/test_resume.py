@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import noted
 import pytest
 import torch
-from conftest import tiny_spec
+from conftest import forked, tiny_spec
 
 from empirics.errors import EmpiricsError
 from empirics.spec import (
@@ -78,7 +73,7 @@ KINDS = (
     [stacked(heads=2, second_offset=4, offset=1)],
     [transformer()],
     [transformer(encoding=LearnedPositions())],
-    [transformer(precision="bfloat16")],
+    pytest.param([transformer(precision="bfloat16")], marks=pytest.mark.slow),
 )
 
 
@@ -203,17 +198,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def forked(target: Any, *arguments: Any) -> BaseProcess:
-    """A process that can be killed, forked from one that has loaded everything and done nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["noted"])
-    process = context.Process(target=target, args=arguments)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        process.start()
-    return process
-
-
 def bits(path: Path) -> dict[str, bytes]:
     """What a run is; run.json has the time that it took."""
     return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "run.json"}
@@ -254,7 +238,7 @@ def test_killed_at_any_place_it_ends_with_the_same_bits(place: str, call: int, t
     assert not [path for path in Store.open(tmp_path).root.iterdir() if path.name.startswith(".state-")]
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_with_the_same_bits(kills: int, uninterrupted: Store, tmp_path: Path) -> None:
     """SIGKILL from outside, until so many have hit a sweep at work.
 

@@ -343,7 +343,7 @@ def outcome_of(folder: Path, raw: bytes) -> str:
     return outcome
 
 
-@settings(max_examples=2000)
+@settings(max_examples=600)
 @given(header=st.binary(max_size=80), data=st.binary(max_size=8), claimed=st.none() | st.integers(0, (1 << 64) - 1))
 def test_random_bytes_raise_nothing_else(scratch: Path, header: bytes, data: bytes, claimed: int | None) -> None:
     outcome_of(scratch, struct.pack("<Q", len(header) if claimed is None else claimed) + header + data)
@@ -389,7 +389,7 @@ def mutated_headers(draw: st.DrawFn) -> dict[str, object]:
 def test_mutated_headers_raise_nothing_else(scratch: Path) -> None:
     outcomes: set[str] = set()
 
-    @settings(max_examples=2000)
+    @settings(max_examples=600)
     @given(header=mutated_headers(), data=st.binary(min_size=28, max_size=28))
     def case(header: dict[str, object], data: bytes) -> None:
         outcomes.add(outcome_of(scratch, raw_file(header, data)))
