@@ -27,8 +27,9 @@ from bridge.sources.attention import LayerPositions
 from bridge.sources.cache import FORMAT, keep, kept
 from bridge.sources.change import RotaryChange
 from bridge.sources.formats import open_model
+from bridge.sources.loading import open_network, weights_sha256
 from bridge.sources.model import read_maps
-from bridge.sources.network import Network, open_network, weights_sha256
+from bridge.sources.network import Network
 from bridge.sources.texts import Windows
 
 Advance = Callable[[int], None]

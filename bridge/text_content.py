@@ -18,8 +18,8 @@ from bridge.sources.attention import LayerPositions
 from bridge.sources.cache import default_cache
 from bridge.sources.change import AS_IT_IS, RotaryChange
 from bridge.sources.formats import open_model
+from bridge.sources.loading import check_rotary, weights_sha256
 from bridge.sources.model import Model
-from bridge.sources.network import check_rotary, weights_sha256
 from bridge.sources.sampling import SEQUENCES, own_sequences
 from bridge.sources.texts import Windows, cut_windows, join_windows, open_text
 from bridge.sources.tokens import TextTokenizer, read_tokenizer_at

@@ -28,8 +28,9 @@ from bridge.sources import activations as module
 from bridge.sources.activations import LayerActivations, capture
 from bridge.sources.change import AS_IT_IS, RotaryChange
 from bridge.sources.formats import open_model
+from bridge.sources.loading import open_network, weights_sha256
 from bridge.sources.model import read_maps
-from bridge.sources.network import Network, open_network, weights_sha256
+from bridge.sources.network import Network
 from bridge.sources.texts import Windows
 
 TOLERANCE = 2e-5

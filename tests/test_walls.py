@@ -55,6 +55,7 @@ TORCH_FREE = (
     "sources.hugging_face_tokenizer",
     "sources.llama2c",
     "sources.llama2c_tokenizer",
+    "sources.loading",
     "sources.model",
     "sources.network",
     "sources.safetensors",

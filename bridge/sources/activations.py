@@ -24,8 +24,8 @@ from bridge.sources.attention import LayerPositions, Maps
 from bridge.sources.cache import FORMAT, keep, kept
 from bridge.sources.change import AS_IT_IS, RotaryChange
 from bridge.sources.formats import open_model
+from bridge.sources.loading import check_rotary, open_network, weights_sha256
 from bridge.sources.model import Model, read_maps
-from bridge.sources.network import check_rotary, open_network, weights_sha256
 from bridge.sources.texts import Windows
 from theory.schedule import RotarySchedule
 

@@ -17,7 +17,8 @@ from jaxtyping import Int64
 from bridge.errors import BridgeError
 from bridge.sources.cache import keep, kept
 from bridge.sources.formats import open_model
-from bridge.sources.network import Network, open_network, quiet, weights_sha256
+from bridge.sources.loading import open_network, quiet, weights_sha256
+from bridge.sources.network import Network
 
 SEQUENCES = 256
 """How many are sampled unless another number is given."""

@@ -169,10 +169,8 @@ def _files(folder: Path) -> list[Path]:
     if not found:
         raise BridgeError(f"{folder}: a folder without files, hidden ones apart: give another text")
     # A link to a file that is there, too, would count its text twice.
-    distinct: dict[Path, Path] = {}
-    for path in sorted(found, key=lambda path: (path.is_symlink(), path)):
-        distinct.setdefault(path.resolve(), path)
-    return sorted(distinct.values())
+    own_first = sorted(found, key=lambda path: (path.is_symlink(), path))
+    return sorted({path.resolve(): path for path in reversed(own_first)}.values())
 
 
 def _folder(folder: Path, name: str, files: Iterable[Path]) -> Text:
@@ -270,8 +268,7 @@ def _windows(
     """Windows, with the first token put before each, and the sentence on them; `added` says whose doing that is."""
     words = "no token is added before a window"
     if first_token is not None:
-        tokens = np.insert(tokens, 0, first_token, axis=1)
-        words = f"each begins with token {first_token}, {added}"
+        tokens, words = np.insert(tokens, 0, first_token, axis=1), f"each begins with token {first_token}, {added}"
     count, length = tokens.shape
     provenance = f"{count} windows of {length} tokens of {source}, sha256 {_digest(tokens)[:16]}: {words}"
     return Windows(tokens, documents, first_token, provenance)

@@ -26,8 +26,9 @@ from bridge.paper.target import Bound, CellKey, Preset, Printed
 from bridge.sources.activations import LayerActivations
 from bridge.sources.change import AS_IT_IS, RotaryChange
 from bridge.sources.formats import open_model
+from bridge.sources.loading import open_network
 from bridge.sources.model import read_maps
-from bridge.sources.network import Network, open_network
+from bridge.sources.network import Network
 from bridge.sources.sampling import SEQUENCES
 from bridge.sources.texts import Text, Windows, cut_windows
 from bridge.sources.tokens import read_tokenizer_at
