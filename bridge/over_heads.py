@@ -42,7 +42,7 @@ def over_heads(
         raise BridgeError("a worker has ended, as it does where memory is short: give --workers 1") from None
 
 
-def shares(heads: int, workers: int | None) -> int:
+def worker_count(heads: int, workers: int | None) -> int:
     """How many processes for so many heads, where no number is given."""
     return workers or max(1, min(2, heads // _WORTH_A_PROCESS))
 

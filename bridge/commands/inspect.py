@@ -36,7 +36,7 @@ from bridge.head_views import ORDERS, heads_table
 from bridge.inspect import HeadReport, default_lengths, default_reference, inspect_head
 from bridge.orders import check_order, ordered
 from bridge.output import output_folder
-from bridge.over_heads import executor_of, over_heads, shares
+from bridge.over_heads import executor_of, over_heads, worker_count
 from bridge.pinned import inspect_positions
 from bridge.pinned_views import pinned_table
 from bridge.sources.attention import PositionLayer
@@ -111,7 +111,7 @@ def inspect(
     count = content.model.shape.heads if head is None else 1
     chosen = content.heads() if head is None else iter([(head, content.head(head))])
     heads = ((0, index, placed, axis, reference) for index, placed in chosen)
-    processes = shares(count, workers)
+    processes = worker_count(count, workers)
     with progress(count, "heads") as advance, executor_of(processes, scheduler) as executor:
         found = list(over_heads(inspect_head, heads, executor, processes, advance))
     reports = ordered(found, sort, ORDERS)

@@ -15,7 +15,7 @@ from bridge.errors import BridgeError
 from bridge.inspect import default_lengths, default_reference
 from bridge.observation import observe_checkpoint
 from bridge.orders import check_order, ordered
-from bridge.over_heads import executor_of, over_heads, shares
+from bridge.over_heads import executor_of, over_heads, worker_count
 from bridge.prediction import Prediction
 from bridge.sources.cache import default_cache
 from bridge.sources.change import RotaryChange
@@ -84,7 +84,7 @@ def inspect_on_text(
         (place, index, activations, Asked(axis, reference, None, content.changed(place)))
         for place, index, activations in content.heads(head)
     )
-    processes = shares(count, workers)
+    processes = worker_count(count, workers)
     with progress(count, "heads") as advance, executor_of(processes, scheduler) as executor:
         reports = ordered(list(over_heads(report_head, heads, executor, processes, advance)), sort, ORDERS)
     shown = calibrated_table(content, reports, axis)
