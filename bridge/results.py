@@ -74,7 +74,8 @@ def summary_line(results: Sequence[Reproduced]) -> str:
     if bars:
         met, not_run = sum(cell.agrees for cell in bars), sum(cell.verdict is Verdict.NOT_RUN for cell in bars)
         compared = sum(cell.verdict is not Verdict.OUT_OF_REGIME for cell in bars) - not_run
-        parts.append(f"{met} of {compared} bars met" + (f", {not_run} not run" if not_run else ""))
+        told = f"{met} of {compared} bars met" if compared else f"{len(bars)} bars, none compared"
+        parts.append(told + (f", {not_run} not run" if not_run else ""))
     return "; ".join(parts)
 
 

@@ -76,6 +76,7 @@ def test_a_missed_bar_is_no_verdict_on_record_and_an_absent_model_no_failure() -
     assert not done.as_recorded and summary_line([done]) == "1 of 2 bars met"
     smoke = made.cells(findings, Preset.SMOKE)
     assert {cell.verdict for cell in smoke} == {Verdict.OUT_OF_REGIME}
+    assert summary_line([Reproduced(made, smoke, (), (), ())]) == "2 bars, none compared"
     made, findings = study({("a", "x"): met}, ("no model: get one",))
     cells = made.cells(findings, Preset.PAPER)
     assert [cell.verdict for cell in cells] == [Verdict.AGREES, Verdict.NOT_RUN]
