@@ -17,7 +17,7 @@ from jaxtyping import Float64
 from bridge.errors import BridgeError
 from bridge.sources.attention import LayerPositions, PositionLayer, TokenLayer
 from bridge.sources.change import AS_IT_IS, RotaryChange
-from bridge.sources.formats import open_model
+from bridge.sources.formats import open_model, unchanged_model
 from bridge.sources.model import Model, Reading, check_layer, read_layer
 from bridge.sources.tokens import TokenWeights, default_text, read_tokenizer_at, story, token_weights, uniform
 from bridge.surface import PlacedHead
@@ -114,12 +114,10 @@ def read_content(
 
 def _own_positions(path: Path, layer: int, model: Model, change: RotaryChange) -> LayerPositions | None:
     """The layer's positions without the change, None where there is none, or the model states none of its own."""
-    if change == AS_IT_IS:
+    unchanged = unchanged_model(path, change)
+    if unchanged is None:
         return None
-    try:
-        own = open_model(path).positions[layer]
-    except BridgeError:
-        return None
+    own = unchanged.positions[layer]
     if own == model.positions[layer]:
         raise BridgeError(
             f"{path}: --base and --rope-scaling leave layer {layer} as it is: they are the model's own, or the layer "

@@ -17,7 +17,7 @@ from bridge.sources.activations import Activations, HeadActivations, capture
 from bridge.sources.attention import LayerPositions
 from bridge.sources.cache import default_cache
 from bridge.sources.change import AS_IT_IS, RotaryChange
-from bridge.sources.formats import open_model
+from bridge.sources.formats import open_model, unchanged_model
 from bridge.sources.loading import check_rotary, weights_sha256
 from bridge.sources.model import Model
 from bridge.sources.sampling import SEQUENCES, own_sequences
@@ -171,12 +171,7 @@ def _first_token(options: TextOptions, tokenizer: TextTokenizer) -> int | None:
 
 def _own(path: Path, model: Model, change: RotaryChange) -> Model | None:
     """The model without the change; None where nothing was asked for, or it states no positions of its own."""
-    if change == AS_IT_IS:
-        return None
-    try:
-        own = open_model(path)
-    except BridgeError:
-        return None
-    if own.positions == model.positions:
+    own = unchanged_model(path, change)
+    if own is not None and own.positions == model.positions:
         raise BridgeError(f"{path}: --base and --rope-scaling are the model's own: drop them")
     return own

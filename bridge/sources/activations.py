@@ -52,11 +52,8 @@ class HeadActivations:
         return replace(self, queries=self.queries[:, :length], keys=self.keys[:, :length])
 
     def schedule(self) -> RotarySchedule:
-        """The schedule over a whole window; without rotary positions nothing turns."""
-        rotary = self.positions.rotary
-        return (
-            RotarySchedule.without_rotation(self.queries.shape[2]) if rotary is None else rotary.schedule(self.length)
-        )
+        """The schedule over a whole window."""
+        return self.positions.schedule(self.queries.shape[2], self.length)
 
     def logits(self, window: int, asking: range, keys_of: int | None = None) -> Float64[np.ndarray, "query position"]:
         """Logits in nats of the queries at positions `asking` of a window with every key of it, -inf where unseen.

@@ -38,6 +38,10 @@ class LayerPositions:
     rotary: Rotary | None
     span: int | None = None
 
+    def schedule(self, head_width: int, length: int | None = None) -> RotarySchedule:
+        """The schedule at a current length (None: the trained); without rotary positions nothing turns."""
+        return RotarySchedule.without_rotation(head_width) if self.rotary is None else self.rotary.schedule(length)
+
 
 @dataclass(frozen=True, eq=False)
 class Norm:
@@ -148,11 +152,8 @@ class TokenLayer:
     biases: tuple[LinearBias, ...] | None = None
 
     def schedule(self, length: int | None = None) -> RotarySchedule:
-        """The schedule at a current length; without rotary positions nothing turns."""
-        rotary = self.positions.rotary
-        if rotary is None:
-            return RotarySchedule.without_rotation(self.maps.query.weight.shape[1])
-        return rotary.schedule(length)
+        """The schedule at a current length."""
+        return self.positions.schedule(self.maps.query.weight.shape[1], length)
 
     def head(self, index: int, weights: Float64[np.ndarray, "token"], length: int | None = None) -> Head:
         """One head over the tokens, with probabilities for weights, at the schedule of a length (None: the trained).

@@ -31,3 +31,13 @@ def open_model(path: Path, change: RotaryChange = AS_IT_IS) -> Model:
     if start.startswith(_PICKLES):
         raise BridgeError(f"{path}: a pickle, which can run code, is not read: convert the model to safetensors")
     return read_gguf(path, change) if start == _GGUF else read_llama2c(path, change)
+
+
+def unchanged_model(path: Path, change: RotaryChange) -> Model | None:
+    """The model without a change; None where nothing is changed, or it states no positions of its own."""
+    if change == AS_IT_IS:
+        return None
+    try:
+        return open_model(path)
+    except BridgeError:
+        return None

@@ -138,7 +138,7 @@ def observations(
 def hold(found: Sequence[CalibratedReport], kinds: Sequence[tuple[Observed, ...]]) -> Heads:
     """Reports beside the mean over kinds of text, each kind counted alike; heads whose offset was not observed, or that
     some length does not hold, are left out."""
-    seen = [{(one.layer, one.head): one for one in kind} for kind in kinds]
+    seen = _by_head(kinds)
     held = []
     for report in found:
         own = [kind[report.layer, report.head] for kind in seen]
@@ -156,7 +156,7 @@ def offsets_right(
 ) -> Bool[np.ndarray, "head"]:
     """Whether the law selects the observed offset at the longest length, for every head that is observed to put more
     than a share there, wherever the law looks."""
-    seen = [{(one.layer, one.head): one for one in kind} for kind in kinds]
+    seen = _by_head(kinds)
     right = []
     for report in found:
         mean = np.mean([kind[report.layer, report.head].mean[-1] for kind in seen], axis=0)
@@ -185,7 +185,7 @@ def change_of(
     with executor_of(place.workers, None) as executor:
         told = list(over_heads(_changed, work, executor, place.workers, place.advance))
     after, profile_after, offsets = (np.array(column) for column in zip(*told, strict=True))
-    kinds = [{(one.layer, one.head): one for one in kind} for kind in observed]
+    kinds = _by_head(observed)
     rows = [np.mean([kind[key].mean[-1] for kind in kinds], axis=0) for key in places]
     backs = [one.report.prediction.offset for one in heads.held]
     highest = np.array([int(np.nanargmax(row)) for row in rows])
@@ -199,6 +199,11 @@ def change_of(
         np.array([row[back] for row, back in zip(rows, backs, strict=True)]),
         float((offsets == highest).mean()),
     )
+
+
+def _by_head(kinds: Sequence[tuple[Observed, ...]]) -> list[dict[tuple[int, int], Observed]]:
+    """Each kind of text by layer and head."""
+    return [{(one.layer, one.head): one for one in kind} for kind in kinds]
 
 
 def _changed(head: HeadActivations, back: int, positions: LayerPositions, length: int) -> tuple[float, float, int]:
