@@ -41,7 +41,7 @@ def turned(head: Head, pair: int, angle: float) -> Head:
     """The head with one rotary pair of its mean key turned by an angle in rad."""
     pairs = as_pairs(head.carrier().key_mean)
     pairs[pair] *= np.exp(1j * angle)
-    return head.with_key_mean(as_lanes(pairs))
+    return head.with_means(key_mean=as_lanes(pairs))
 
 
 def test_the_run_gives_the_digits_of_table_7(rotary_run: Run) -> None:

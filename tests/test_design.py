@@ -1,4 +1,7 @@
-"""The best carrier: value, certificate, constraint generation, and the distance of given carriers from it."""
+"""Designed carriers: explicit rotations, direct softmax, enumeration of every sequence, forty-digit sums."""
+
+from dataclasses import replace
+from itertools import product
 
 import mpmath
 import numpy as np
@@ -6,318 +9,475 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import OptimizeResult, linprog
+from oracles import score_table
+from scipy.special import softmax
 
+from theory.accuracy import accuracy_law
+from theory.bias import LinearBias
+from theory.content_costs import LARGEST_LOGIT, OVERFLOWING_LOGIT, check_logits, cost_of_content
 from theory.design import (
-    DistanceFromBest,
-    best_carrier,
-    best_carrier_in_context,
-    best_margin_curve,
-    distance_from_best,
+    Design,
+    aligned,
+    design_carrier,
+    energy_bound,
+    energy_for_accuracy,
+    energy_for_attention,
+    energy_of_means,
+    price_in_range,
 )
+from theory.dilution import margin_bound
 from theory.errors import TheoryError
-from theory.head import Carrier
-from theory.kernel import kernel
-from theory.schedule import RotarySchedule, as_lanes
+from theory.head import Carrier, Head
+from theory.kernel import kernel, selected_offset
+from theory.schedule import RotarySchedule
 
 SETUP = RotarySchedule.geometric(64, 10_000)
+SMALL = RotarySchedule(np.array([1.3, 0.4]), attention_factor=1.1)
 
 
-def random_schedule(seed: int, pairs: int) -> RotarySchedule:
-    return RotarySchedule(np.random.default_rng(seed).uniform(0.01, 3.5, size=pairs))
+def random_head(
+    seed: int,
+    schedule: RotarySchedule = SMALL,
+    tokens: int = 3,
+    residual: float = 1.0,
+    own: float = 0.0,
+) -> Head:
+    """A vocabulary of unequal weights whose means are not 0; `own` moves the keys at offset 0 alone."""
+    rng = np.random.default_rng(seed)
+    queries, keys = residual * rng.normal(size=(2, tokens, schedule.dim)) + rng.normal(size=schedule.dim)
+    weights = rng.dirichlet(np.full(tokens, 3.0))
+    return Head(schedule, queries, weights, keys[:, None] + own, keys, weights, 0.7)
 
 
-def carrier_with(schedule: RotarySchedule, weights: np.ndarray, phase_errors: np.ndarray, offset: int) -> Carrier:
-    """The carrier of target `offset` with r = 3 p and psi_i = -K theta_i + e_i, all of it in the query."""
-    query = as_lanes(3 * weights * np.exp(1j * (phase_errors - offset * schedule.frequencies)))
-    return Carrier.from_means(schedule, query, as_lanes(np.ones(schedule.pairs, dtype=complex)), 1.0)
-
-
-def margins(
-    schedule: RotarySchedule, weights: np.ndarray, phase_errors: np.ndarray, behind: int, ahead: int
-) -> np.ndarray:
-    """sum p (cos e - cos(s theta - e)) over the lags -behind..ahead without 0, term by term."""
-    lags = np.array([s for s in range(-behind, ahead + 1) if s])
-    turns = np.multiply.outer(lags, schedule.frequencies) - phase_errors
-    return ((np.cos(phase_errors) - np.cos(turns)) * weights).sum(axis=1)
-
-
-@pytest.mark.parametrize(("reach", "value"), [(15, 0.4016), (47, 0.3441), (511, 0.3129), (2047, 0.2960)])
-def test_best_values_of_the_reference_schedule(reach, value):
-    best = best_carrier(SETUP, reach)
-    assert best.value == pytest.approx(value, abs=5e-5)
-    assert (best.behind, best.ahead) == (0, reach)
-    assert not best.phase_errors.any()
-    assert best.weights.sum() == pytest.approx(1, abs=1e-15 * 64) and (best.weights >= 0).all()
-
-
-def test_equal_weights_are_ten_times_worse():
-    g = kernel(np.full(32, 1 / 32), SETUP.frequencies, np.arange(1, 2048))
-    assert 1 - g.max() == pytest.approx(0.0338, abs=5e-5)
-    assert best_carrier(SETUP, 2047).value > 8 * (1 - g.max())
-
-
-def test_the_first_lag_caps_the_value_at_its_fastest_pair():
-    for reach in (1, 2):
-        best = best_carrier(SETUP, reach)
-        assert best.value == pytest.approx(1 - np.cos(1), abs=1e-12)
-        assert best.active_lags.tolist() == [1] and best.weights.argmax() == 0
-    assert best_carrier(SETUP, 2047).value < 1 - np.cos(1)
-
-
-@settings(deadline=None, max_examples=40)
-@given(seed=st.integers(0, 10_000), pairs=st.integers(1, 8), reach=st.integers(1, 300))
-def test_weights_and_lags_prove_the_value(seed, pairs, reach):
-    schedule = random_schedule(seed, pairs)
-    best = best_carrier(schedule, reach)
-    # Angles up to 300 * 3.5 rad are off by 1e3 * 2^-53 = 1e-13.
-    lowest = (1 - kernel(best.weights, schedule.frequencies, np.arange(1, reach + 1))).min()
-    assert best.value == pytest.approx(lowest, abs=2e-13)
-    # Weak duality: no pair, and so no mixture of pairs, does better than `bound` on average over the lags.
-    assert best.lag_weights.sum() == pytest.approx(1, abs=1e-12) and (best.lag_weights > 0).all()
-    assert ((best.active_lags >= 1) & (best.active_lags <= reach)).all()
-    averages = best.lag_weights @ (1 - np.cos(np.multiply.outer(best.active_lags, schedule.frequencies)))
-    assert best.bound == pytest.approx(averages.max(), abs=2e-13)
-    assert -2e-13 <= best.gap <= 1e-9 * best.bound + 1e-24
-    other = np.random.default_rng(seed).dirichlet(np.ones(pairs))
-    assert (1 - kernel(other, schedule.frequencies, np.arange(1, reach + 1))).min() <= best.bound + 2e-13
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 10_000), reach=st.integers(1, 200))
-def test_two_pairs_against_every_mixture(seed, reach):
-    schedule = random_schedule(seed, 2)
-    first, second = (1 - np.cos(np.multiply.outer(np.arange(1, reach + 1), schedule.frequencies))).T
-    share = np.linspace(0, 1, 2001)[:, None]
-    scanned = (share * first + (1 - share) * second).min(axis=1).max()
-    # Each lag's line has a slope of 2 at most, the grid a step of 1/2000: the best is missed by 1/2000.
-    assert scanned - 1e-9 <= best_carrier(schedule, reach).value <= scanned + 1 / 2000
-
-
-def test_growing_the_lags_comes_to_the_program_with_all_of_them():
-    # The dual program, min over q of the largest average, with a dense matrix of 1500 lags.
-    gains = 1 - np.cos(np.multiply.outer(np.arange(1, 1501), SETUP.frequencies))
-    answer = linprog(
-        np.r_[np.zeros(1500), 1.0],
-        A_ub=np.c_[gains.T, -np.ones(32)],
-        b_ub=np.zeros(32),
-        A_eq=np.r_[np.ones(1500), 0.0][None],
-        b_eq=[1.0],
-        bounds=[(0, None)] * 1500 + [(None, None)],
-        method="highs",
+def designed(head: Head, design: Design, energy: float) -> Head:
+    """The head with the means of the design, written out pair by pair: query phases kept, key's K theta ahead."""
+    query_mean = head.query_weights @ head.queries
+    sizes = np.sqrt(energy * design.weights / head.logit_scale) / head.schedule.attention_factor
+    turns = np.arctan2(query_mean[1::2], query_mean[0::2])
+    ahead = turns + design.offset * head.schedule.frequencies
+    query = np.stack([sizes * np.cos(turns), sizes * np.sin(turns)], axis=1).reshape(-1)
+    key = np.stack([sizes * np.cos(ahead), sizes * np.sin(ahead)], axis=1).reshape(-1)
+    shift = key - head.key_weights @ head.keys
+    return replace(
+        head,
+        queries=head.queries - query_mean + query,
+        keys=head.keys + shift,
+        local_keys=head.local_keys + shift,
     )
-    # HiGHS is asked for 1e-7 by default.
-    assert best_carrier(SETUP, 1500).value == pytest.approx(answer.fun, abs=1e-6)
 
 
-def test_a_reach_of_65536():
-    best = best_carrier(SETUP, 65_536)
-    assert best.value == pytest.approx(0.276588, abs=5e-7)
-    assert best.gap <= 1e-9 and best.active_lags.max() <= 65_536
-    # Both sides of a run of lags: the value is a minimum over every lag, not over those of the program.
-    lowest = min(
-        (1 - kernel(best.weights, SETUP.frequencies, np.arange(start, start + 4096))).min()
-        for start in range(1, 65_537, 4096)
-    )
-    # Angles up to 65536 rad are off by 65536 * 2^-53 = 7e-12.
-    assert best.value == pytest.approx(lowest, abs=2e-11)
+def tables(head: Head, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of the pool [query, offset, key] and of own keys [query], by the written-out rotation."""
+    pool = head.logit_scale * score_table(head.schedule, head.queries, head.keys, length)
+    own = head.logit_scale * score_table(head.schedule, head.queries, head.local_keys[:, 0], 1)
+    return pool, np.diagonal(own[:, 0])
 
 
-def test_the_curve_never_rises():
-    reaches = [1, 5, 15, 47, 511, 2047]
-    curve = best_margin_curve(SETUP, reaches)
-    # Each value is within 1e-9 of a best that never rises.
-    assert (np.diff(curve) <= 1e-9).all()
-    np.testing.assert_allclose(curve[2:], [0.4016, 0.3441, 0.3129, 0.2960], atol=5e-5)
-    assert best_margin_curve(SETUP, []).shape == (0,)
+def enumerated_attention(head: Head, offset: int, length: int) -> float:
+    """The mean attention over every sequence, each with its probability."""
+    pool, own = tables(head, length)
+    expected = 0.0
+    for a, rest in product(range(len(head.queries)), product(range(len(head.keys)), repeat=length - 1)):
+        chance = head.query_weights[a] * np.prod(head.key_weights[list(rest)])
+        logits = np.r_[own[a], pool[a, np.arange(1, length), list(rest)]]
+        expected += chance * softmax(logits)[offset]
+    return float(expected)
 
 
-def test_a_schedule_that_comes_back_has_no_margin_beyond_its_period():
-    periodic = RotarySchedule.from_exact([2 * sympy.pi / 5])
-    assert best_carrier(periodic, 4).value == pytest.approx(1 - np.cos(2 * np.pi / 5), abs=1e-12)
-    assert best_carrier(periodic, 5).value == pytest.approx(0, abs=1e-12)
+def enumerated_accuracy(head: Head, readout: np.ndarray, offset: int, length: int) -> float:
+    pool, own = tables(head, length)
+    expected = 0.0
+    for a, rest in product(range(len(head.queries)), product(range(len(head.keys)), repeat=length - 1)):
+        chance = head.query_weights[a] * np.prod(head.key_weights[list(rest)])
+        tokens = np.array([a, *rest])
+        attention = softmax(np.r_[own[a], pool[a, np.arange(1, length), list(rest)]])
+        expected += chance * ((attention @ readout[tokens]).argmax() == tokens[offset])
+    return float(expected)
 
 
-def test_one_competitor_is_best_met_by_misaligned_phases():
-    # Target 0, competitor 1 back: cos e - cos(theta + e) has its maximum 2 sin(theta/2) at e = (pi - theta)/2.
-    best = best_carrier_in_context(SETUP, 0, 2)
-    assert best.value == pytest.approx(2 * np.sin(0.5), abs=1e-9)
-    assert best.phase_errors[0] == pytest.approx((np.pi - 1) / 2, abs=1e-4)
-    assert best.value > 2 * best_carrier(SETUP, 1).value
+def attention_of_means(design: Design, energy: float, length: int) -> float:
+    lags = design.offset - np.arange(length)
+    return float(softmax(energy * kernel(design.weights, design.schedule.frequencies, lags))[design.offset])
 
 
-@pytest.mark.parametrize(("offset", "length"), [(2, 16), (2, 48), (0, 16), (15, 16)])
-def test_on_one_sided_lags_the_best_phases_are_not_aligned(offset, length):
-    aligned = best_carrier(SETUP, max(offset, length - 1 - offset))
-    best = best_carrier_in_context(SETUP, offset, length)
-    assert best.value > aligned.bound + 1e-3
-    own = margins(SETUP, best.weights, best.phase_errors, length - 1 - offset, offset)
-    assert best.value == pytest.approx(own.min(), abs=1e-12)
+@pytest.mark.parametrize(
+    ("offset", "length", "margin"),
+    [
+        (0, 16, 0.4016),
+        (15, 16, 0.4016),
+        (0, 48, 0.3441),
+        (47, 90, 0.3441),
+        (0, 512, 0.3129),
+        (0, 2048, 0.2960),
+        (0, 4096, 0.2907),
+    ],
+)
+def test_margins_of_the_reference_schedule(offset, length, margin):
+    design = design_carrier(SETUP, offset, length)
+    assert design.margin == pytest.approx(margin, abs=5e-5)
+    assert design.reach == max(offset, length - 1 - offset)
+    lags = np.arange(1, design.reach + 1)
+    # Angles up to 4095 rad are off by 4095 * 2^-53 = 5e-13.
+    assert design.margin == pytest.approx(1 - kernel(design.weights, SETUP.frequencies, lags).max(), abs=1e-12)
 
 
-@pytest.mark.parametrize("offset", [1, 7, 20])
-def test_on_two_sided_lags_aligned_phases_are_best(offset):
-    best = best_carrier_in_context(SETUP, offset, 2 * offset + 1)
-    assert best.value == pytest.approx(best_carrier(SETUP, offset).value, abs=2e-9)
+@pytest.mark.parametrize(
+    "schedule",
+    [SETUP, SMALL, RotarySchedule(np.array([1.0, 0.2]), attention_factor=1.2).padded(8)],
+    ids=["rotary", "factor", "partial"],
+)
+@pytest.mark.parametrize("offset", [0, 2, 11])
+def test_the_profile_of_a_designed_carrier_is_energy_times_the_kernel(schedule, offset):
+    design = design_carrier(schedule, offset, 14)
+    like = Carrier.from_means(schedule, *np.random.default_rng(offset).normal(size=(2, schedule.dim)), 1.0)
+    active = design.weights > 0
+    for other, keep in ((None, "query"), (None, "key"), (like, "query"), (like, "key")):
+        made = design.carrier(7.5, 0.3, other, keep=keep)
+        scores = 0.3 * score_table(schedule, made.query_mean[None], made.key_mean[None], 14)[0, :, 0]
+        expected = 7.5 * kernel(design.weights, schedule.frequencies, offset - np.arange(14))
+        # Logits of 7.5 nats from angles up to 13 rad, rounded a few times.
+        np.testing.assert_allclose(scores, expected, atol=1e-13)
+        assert made.energy == pytest.approx(7.5, rel=1e-14)
+        assert np.linalg.norm(made.query_mean) == pytest.approx(np.linalg.norm(made.key_mean), rel=1e-14)
+        mean, own = (
+            getattr(made, f"{keep}_mean"),
+            np.zeros(schedule.dim) if other is None else getattr(like, f"{keep}_mean"),
+        )
+        turns = np.arctan2(mean[1::2], mean[0::2])[active]
+        np.testing.assert_allclose(turns, np.arctan2(own[1::2], own[0::2])[active], atol=1e-14)
 
 
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), pairs=st.integers(1, 6), length=st.integers(2, 40), data=st.data())
-def test_no_carrier_exceeds_the_bound_of_its_context(seed, pairs, length, data):
-    offset = data.draw(st.integers(0, length - 1))
-    schedule, rng = random_schedule(seed, pairs), np.random.default_rng(seed)
-    best = best_carrier_in_context(schedule, offset, length)
-    behind = length - 1 - offset
-    # Angles reach 40 * 3.5 rad: where pairs come back, they do to 140 * 2^-51.
-    assert best.gap <= 1e-9 * best.bound + 1e-13
-    assert best.value == pytest.approx(
-        margins(schedule, best.weights, best.phase_errors, behind, offset).min(), abs=2e-13
-    )
-    averages = best.lag_weights @ (1 - np.exp(1j * np.multiply.outer(best.active_lags, schedule.frequencies)))
-    assert best.bound == pytest.approx(np.abs(averages).max(), abs=2e-13)
-    assert best.bound >= best_carrier(schedule, max(offset, behind)).value - 1e-9
-    for _ in range(5):
-        weights, errors = rng.dirichlet(np.ones(pairs)), rng.uniform(-np.pi, np.pi, size=pairs) * rng.uniform()
-        assert margins(schedule, weights, errors, behind, offset).min() <= best.bound + 2e-13
-
-
-@pytest.mark.parametrize(("offset", "length", "reach"), [(2, 48, 45), (45, 48, 45), (45, 46, 45), (0, 46, 45)])
-def test_the_best_carrier_is_at_no_distance_from_itself(offset, length, reach):
-    best = best_carrier(SETUP, reach)
-    found = distance_from_best(carrier_with(SETUP, best.weights, best.phase_errors, offset), offset, length)
-    assert isinstance(found, DistanceFromBest)
-    assert found.ratio == pytest.approx(1, abs=1e-12)
-    assert found.phase_loss == pytest.approx(0, abs=1e-12)
-    assert found.weight_loss == pytest.approx(0, abs=1e-12)
-
-
-def test_what_equal_weights_lose_is_in_the_weights():
-    equal = np.full(32, 1 / 32)
-    found = distance_from_best(carrier_with(SETUP, equal, np.zeros(32), 2), 2, 48)
-    lowest = 1 - kernel(equal, SETUP.frequencies, np.arange(1, 46)).max()
-    assert found.margin == pytest.approx(lowest, abs=1e-12)
-    assert found.weight_loss == pytest.approx(best_carrier(SETUP, 45).value - lowest, abs=1e-12)
-    assert found.phase_loss == pytest.approx(0, abs=1e-12)
-    # A carrier of another target selects that one: the ratio is below 0 and the loss is in the phases.
-    wrong = distance_from_best(carrier_with(SETUP, best_carrier(SETUP, 45).weights, np.zeros(32), 5), 2, 48)
-    assert wrong.ratio < -0.5
-    assert wrong.phase_loss == pytest.approx(wrong.best - wrong.margin, abs=1e-12)
-
-
-def test_phases_can_gain_on_one_sided_lags():
-    best = best_carrier_in_context(SETUP, 2, 48)
-    found = distance_from_best(carrier_with(SETUP, best.weights, best.phase_errors, 2), 2, 48)
-    assert found.margin == pytest.approx(best.value, abs=1e-12)
-    assert found.ratio > 1 and found.phase_loss < 0 < found.weight_loss
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), pairs=st.integers(2, 6), offset=st.integers(1, 20))
-def test_losses_add_up_and_are_losses_on_two_sided_lags(seed, pairs, offset):
-    schedule, rng = random_schedule(seed, pairs), np.random.default_rng(seed)
-    weights, errors = rng.dirichlet(np.ones(pairs)), rng.normal(scale=0.5, size=pairs)
-    found = distance_from_best(carrier_with(schedule, weights, errors, offset), offset, 2 * offset + 1)
-    assert found.margin == pytest.approx(margins(schedule, weights, errors, offset, offset).min(), abs=1e-12)
-    assert found.best - found.margin == pytest.approx(found.phase_loss + found.weight_loss, abs=1e-12)
-    # The best value is known to 1e-9 only.
-    assert found.phase_loss >= -1e-12 and found.weight_loss >= -1e-9
-
-
-def slow_margin(weights: list[float], frequencies: list[float], lags: range) -> float:
-    """min over lags of sum p (1 - cos s theta) in 40 digits."""
+@pytest.mark.parametrize(("offset", "length"), [(0, 30), (3, 40), (25, 30), (14, 29)])
+def test_the_certified_margin_holds_the_true_one(offset, length):
+    design = design_carrier(SMALL, offset, length)
+    found = design.certified()
     with mpmath.workdps(40):
-        pairs = [(mpmath.mpf(p), mpmath.mpf(theta)) for p, theta in zip(weights, frequencies, strict=True)]
-        return float(min(mpmath.fsum(p * (1 - mpmath.cos(s * theta)) for p, theta in pairs) for s in lags))
+        weights, theta = ([mpmath.mpf(x) for x in numbers] for numbers in (design.weights, SMALL.frequencies))
+        falls = {
+            back: mpmath.fsum(p * (1 - mpmath.cos((offset - back) * t)) for p, t in zip(weights, theta, strict=True))
+            for back in range(length)
+            if back != offset
+        }
+        lowest = min(falls.values())
+        assert mpmath.mpf(found.value.lower) <= lowest <= mpmath.mpf(found.value.upper)
+        nearest = [back for back, fall in falls.items() if fall == lowest]
+    assert found.value.upper - found.value.lower < 1e-15
+    assert found.competitor == -nearest[0]
+    assert found.unique == (len(nearest) == 1)
+    assert design.margin == pytest.approx(float(lowest), abs=1e-14)
 
 
-def test_a_slow_schedule_is_solved_relative_to_what_it_allows():
-    # The first pair comes back near 2 pi/3e-5 = 209440, where a grain of the second is enough: lag 1 caps the value.
-    slow = RotarySchedule(np.array([3e-5, 1e-5]))
-    best = best_carrier(slow, 300_000)
-    assert best.value == pytest.approx(2 * np.sin(1.5e-5) ** 2, rel=1e-8)
-    assert 0 <= best.gap <= 1e-9 * best.bound
-    near = range(209_430, 209_450)
-    assert slow_margin(best.weights.tolist(), [3e-5, 1e-5], near) >= best.value * (1 - 1e-9)
-    # Weights that look as good to an absolute 1e-9 are nine times worse.
-    assert slow_margin([0.0, 1.0], [3e-5, 1e-5], range(1, 2)) < 0.12 * best.value
+def test_a_competitor_on_both_sides_is_a_tie():
+    assert not design_carrier(SMALL, 14, 29).certified().unique
+    assert design_carrier(SMALL, 0, 29).certified().unique
 
 
-@pytest.mark.parametrize("factor", [1.0, 1e-2, 1e-4])
-def test_values_of_slowed_schedules_shrink_as_squares(factor):
-    # While no pair goes round, 1 - cos x = x^2/2 (1 - x^2/12 ...): the fastest pair alone, at lag 1.
-    best = best_carrier(RotarySchedule(factor * np.array([1e-4, 7e-5, 2e-6])), 50)
-    assert best.value == pytest.approx((factor * 1e-4) ** 2 / 2, rel=1e-8)
-    turning = best_carrier_in_context(RotarySchedule(factor * np.array([1e-4, 7e-5, 2e-6])), 10, 61)
-    assert turning.value == pytest.approx((factor * 1e-4) ** 2 / 2, rel=1e-8)
+def test_the_energy_bound_is_the_corollary_turned_round():
+    energy = energy_bound(0.2907, 0.9, 4096)
+    assert energy == pytest.approx(36.17, abs=5e-3)
+    assert margin_bound(0.2907 * energy, [4096])[0] == pytest.approx(0.9, rel=1e-12)
+    # Uniform attention, and less, costs nothing.
+    assert energy_bound(0.3, 0.05, 10) == 0 and energy_bound(0.3, 0.1 + 1e-6, 10) > 0
 
 
-def test_distance_on_a_slow_schedule_keeps_its_digits():
-    weights, theta = np.array([0.75, 0.25]), [1e-5, 2e-5]
-    found = distance_from_best(carrier_with(RotarySchedule(np.array(theta)), weights, np.zeros(2), 4), 4, 10)
-    expected = slow_margin(weights.tolist(), theta, range(1, 6))
-    assert found.margin == pytest.approx(expected, rel=1e-9)
-    assert found.aligned == pytest.approx(expected, rel=1e-12)
-    assert found.best == pytest.approx(2 * np.sin(1e-5) ** 2, rel=1e-8)
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10_000),
+    pairs=st.integers(1, 5),
+    length=st.integers(2, 60),
+    attention=st.floats(1e-3, 1 - 1e-6),
+    data=st.data(),
+)
+def test_the_means_take_no_more_than_the_bound_and_reach_the_attention(seed, pairs, length, attention, data):
+    schedule = RotarySchedule(np.random.default_rng(seed).uniform(0.05, 3, size=pairs))
+    design = design_carrier(schedule, data.draw(st.integers(0, length - 1)), length)
+    shorter = data.draw(st.integers(max(2, design.offset + 1), length))
+    energy = energy_of_means(design, attention, shorter)
+    assert 0 <= energy <= energy_bound(design.margin, attention, shorter)
+    if attention <= 1 / shorter:
+        assert energy == 0
+    else:
+        # A narrow margin takes an energy whose logits round by energy 2^-53 times a few.
+        odds = np.log(attention / (1 - attention))
+        reached = attention_of_means(design, energy, shorter)
+        assert np.log(reached / (1 - reached)) == pytest.approx(odds, abs=1e-9 + energy * 1e-13)
 
 
-def test_phases_on_a_schedule_that_comes_back_gain_nothing():
-    periodic = RotarySchedule.from_exact([2 * sympy.pi / 5, 2 * sympy.pi / 7])
-    best = best_carrier_in_context(periodic, 0, 40)
-    assert 0 <= best.value <= best.bound < 1e-13
+def test_less_energy_than_that_of_the_means_is_not_enough():
+    design = design_carrier(SETUP, 2, 4096)
+    energy = energy_of_means(design, 0.9)
+    assert energy < 0.63 * energy_bound(design.margin, 0.9, 4096)
+    assert attention_of_means(design, 0.999 * energy, 4096) < 0.9 < attention_of_means(design, 1.001 * energy, 4096)
+    assert energy_of_means(design, 0.9, 512) < energy
 
 
-def test_where_the_solver_gives_up_another_way_holds(monkeypatch):
-    """As it does with status "unknown" on some processors: the simplex method alone then finds the same value."""
-    asked, solve = [], linprog
-
-    def gives_up_first(*problem, method, **options):
-        asked.append(method)
-        gave_up = OptimizeResult(x=None, status=4, message="unknown")
-        return gave_up if method == "highs" else solve(*problem, method=method, **options)
-
-    expected = best_carrier(SETUP, 47).value
-    monkeypatch.setattr("theory.design.linprog", gives_up_first)
-    assert best_carrier(SETUP, 47).value == pytest.approx(expected, rel=1e-9)
-    assert asked[:2] == ["highs", "highs-ds"]
+def test_one_competitor_makes_the_bound_exact():
+    design = design_carrier(SMALL, 1, 2)
+    assert energy_of_means(design, 0.8) == energy_bound(design.margin, 0.8, 2) > 0
 
 
-def test_a_program_that_does_not_close_is_named(monkeypatch):
-    monkeypatch.setattr("theory.design._ROUNDS", 1)
-    assert best_carrier(SETUP, 64).gap <= 1e-9
-    with pytest.raises(TheoryError, match=r"lags 0\.\.511 was found to .* in 1 rounds: give a shorter reach"):
-        best_carrier(SETUP, 511)
-    monkeypatch.setattr(
-        "theory.design.linprog", lambda *_, **__: OptimizeResult(x=None, status=1, message="time limit")
-    )
-    with pytest.raises(TheoryError, match="over 64 lags was not solved: time limit"):
-        best_carrier(SETUP, 64)
+@pytest.mark.parametrize("attention", [0.4, 0.9, 0.999])
+def test_without_residuals_a_head_takes_what_its_means_take(attention):
+    head = random_head(1, tokens=1)
+    design = design_carrier(SMALL, 2, 12)
+    energy = energy_of_means(design, attention)
+    assert energy_for_attention(head, design, attention) == pytest.approx(energy, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("offset", "length", "attention"), [(2, 5, 0.9), (0, 4, 0.7), (4, 5, 0.5)])
+def test_energy_for_attention_against_every_sequence(seed, offset, length, attention):
+    head = random_head(seed, own=0.3)
+    design = design_carrier(SMALL, offset, length)
+    energy = energy_for_attention(head, design, attention)
+
+    def reached(factor: float) -> float:
+        return enumerated_attention(designed(head, design, factor * energy), offset, length)
+
+    # To 1e-3 relative.
+    assert reached(1 - 1e-3) < attention < reached(1 + 1e-3)
+    # The least: nothing below it has the attention.
+    assert max(map(reached, (0.0, 0.2, 0.4, 0.6, 0.8, 0.9))) < attention
+    cost = cost_of_content(designed(head, design, energy), offset, length)
+    assert cost.content == pytest.approx(attention, abs=1e-2)
+
+
+@pytest.mark.parametrize("attention", [0.6, 0.9, 0.999])
+def test_a_self_key_that_is_repelled_takes_less(attention):
+    # The one competitor is the self key: phi(-1) - l_0 = A mu + c sqrt(A) for a key moved against the unit query.
+    head, design = random_head(1, tokens=1), design_carrier(SMALL, 1, 2)
+    one = designed(head, design, 1.0)
+    repelled = replace(head, local_keys=head.local_keys - one.queries[:, None])
+    push = 0.7 * 1.1**2 * float(one.queries[0] @ one.queries[0])
+    odds = np.log(attention / (1 - attention))
+    root = (-push + np.sqrt(push**2 + 4 * design.margin * odds)) / (2 * design.margin)
+    assert energy_for_attention(repelled, design, attention) == pytest.approx(root**2, rel=1e-3)
+    assert root**2 < 0.8 * energy_of_means(design, attention)
+
+
+def test_energy_is_that_of_a_shorter_length_where_one_is_given():
+    head, design = random_head(0), design_carrier(SMALL, 1, 30)
+    energy = energy_for_attention(head, design, 0.8, 4)
+    below, above = (enumerated_attention(designed(head, design, f * energy), 1, 4) for f in (0.999, 1.001))
+    assert below < 0.8 < above
+    assert energy < energy_for_attention(head, design, 0.8)
+
+
+def test_residuals_alone_may_have_the_attention():
+    head, design = random_head(3, residual=2.0), design_carrier(SMALL, 1, 4)
+    assert enumerated_attention(designed(head, design, 0.0), 1, 4) > 0.05
+    assert energy_for_attention(head, design, 0.05) == 0
+    assert energy_for_attention(head, design, 0.9) > 0
+
+
+def test_attention_that_no_energy_reaches_is_named():
+    # Its own key stands above all that the exact law can hold.
+    head, design = random_head(1, tokens=1), design_carrier(SMALL, 1, 4)
+    drowned = replace(head, local_keys=head.local_keys + 1e4)
+    with pytest.raises(TheoryError, match=r"attention 0\.9 is not reached: the most up to an energy of .* nats is "):
+        energy_for_attention(drowned, design, 0.9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_energy_for_accuracy_against_every_sequence(seed):
+    head = random_head(seed, residual=0.7)
+    design, readout = design_carrier(SMALL, 2, 5), np.eye(3)
+    # Accuracy is a step in the energy wherever one sequence turns right: a value between two steps.
+    energy = energy_for_accuracy(head, readout, design, 0.93)
+
+    def reached(factor: float) -> float:
+        return enumerated_accuracy(designed(head, design, factor * energy), readout, 2, 5)
+
+    assert reached(1 - 1e-3) < 0.93 <= reached(1 + 1e-3)
+
+
+def test_where_sequences_are_too_many_the_accuracy_is_the_estimate():
+    head, readout = random_head(5, residual=0.7), np.eye(3)
+    design = design_carrier(SMALL, 2, 12)
+    energy = energy_for_accuracy(head, readout, design, 0.9)
+    below, above = (accuracy_law(designed(head, design, f * energy), readout, 2, [12]) for f in (0.999, 1.001))
+    assert below.point[0] < 0.9 < above.point[0]
+    # The control: another number of the bracket would take another energy.
+    assert above.lower[0] < 0.9 < below.upper[0]
+
+
+def test_costs_against_every_sequence():
+    head = designed(random_head(5, own=1.5), design_carrier(SMALL, 2, 5), 2.0)
+    cost = cost_of_content(head, 2, 5)
+    pool, own = tables(head, 5)
+    means = head.query_weights @ (pool @ head.key_weights)
+    assert cost.means == pytest.approx(softmax(means)[2], rel=1e-12)
+    assert cost.own_keys == pytest.approx(softmax(np.r_[head.query_weights @ own, means[1:]])[2], rel=1e-12)
+    # The law is asked for 1e-6.
+    assert cost.content == pytest.approx(enumerated_attention(head, 2, 5), rel=1e-6)
+    assert cost.of_own_keys + cost.of_residuals == pytest.approx(cost.means - cost.content, abs=1e-15)
+    assert min(abs(cost.of_own_keys), abs(cost.of_residuals)) > 1e-3
+
+
+def test_a_sink_is_a_key_of_its_own():
+    head = random_head(2)
+    sunk = replace(head, sink_keys=head.keys + 1.0)
+    plain, cost = cost_of_content(head, 1, 6), cost_of_content(sunk, 1, 6)
+    assert cost.means == plain.means
+    pool, own = tables(head, 6)
+    profile = head.query_weights @ (pool @ head.key_weights)
+    far = head.logit_scale * score_table(SMALL, head.queries, sunk.sink_keys, 6)[:, 5]
+    logits = np.r_[head.query_weights @ own, profile[1:5], head.query_weights @ np.diagonal(far)]
+    assert cost.own_keys == pytest.approx(softmax(logits)[1], rel=1e-12) != plain.own_keys
+
+
+def test_price_in_range_against_direct_softmax():
+    design = design_carrier(SETUP, 2, 512)
+    found = price_in_range(design, [16, 64, 512], 15.0)
+    assert (found.offset, found.energy, found.lengths) == (2, 15.0, (16, 64, 512))
+    for j, length in enumerate(found.lengths):
+        own = design_carrier(SETUP, 2, length)
+        assert found.attention[j] == pytest.approx(attention_of_means(design, 15.0, length), rel=1e-10)
+        assert found.of_own_design[j] == pytest.approx(attention_of_means(own, 15.0, length), rel=1e-10)
+    assert found.price[2] == 0 and found.price[0] > 1e-3
+
+
+def test_aligned_phases_keep_amplitudes_query_and_bias():
+    head = replace(random_head(4), bias=LinearBias(0.1))
+    own, moved = head.carrier(), aligned(head.carrier(), 3)
+    np.testing.assert_allclose(moved.amplitudes, own.amplitudes, rtol=1e-14)
+    assert moved.query_mean.tolist() == own.query_mean.tolist() and moved.bias is own.bias
+    assert (moved.query_fraction, moved.key_fraction) == (own.query_fraction, own.key_fraction)
+    profile = 0.7 * score_table(SMALL, moved.query_mean[None], moved.key_mean[None], 9)[0, :, 0]
+    assert profile[3] == pytest.approx(own.energy, rel=1e-13) and selected_offset(profile) == -3
+    assert own.phases == pytest.approx(head.carrier().phases) and len(moved.local_profile) == 0
+
+
+def largest(head: Head, length: int) -> float:
+    """Every logit of every query: own keys, those of the pool beyond the window, the sink's at every place."""
+    bias = np.zeros(length) if head.bias is None else head.bias.at(np.arange(length))
+    scores = [
+        head.logit_scale * score_table(head.schedule, head.queries, head.keys, length)[:, head.window :]
+        + bias[head.window :, None]
+    ]
+    for j in range(head.window):
+        local = head.logit_scale * score_table(head.schedule, head.queries, head.local_keys[:, j], head.window)
+        scores.append(np.diagonal(local[:, j]) + bias[j])
+    if head.sink_keys is not None:
+        far = head.logit_scale * score_table(head.schedule, head.queries, head.sink_keys, length)
+        scores.append(np.diagonal(far, axis1=0, axis2=2)[head.window :] + bias[head.window :, None])
+    return max(float(np.abs(score).max()) for score in scores if score.size)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    window=st.integers(1, 3),
+    sink=st.booleans(),
+    biased=st.booleans(),
+    length=st.integers(3, 40),
+    block=st.sampled_from([1, 40, 1 << 18]),
+)
+def test_the_largest_logit_is_that_of_every_pair(seed, window, sink, biased, length, block):
+    rng = np.random.default_rng(seed)
+    queries, keys = rng.normal(size=(2, 5, 4)) * rng.uniform(0.2, 1.2, size=(2, 5, 1))
+    local = np.concatenate([keys[:, None], rng.normal(size=(5, window - 1, 4))], axis=1)
+    sinks = 2 * rng.normal(size=(5, 4)) if sink else None
+    bias = LinearBias(0.2) if biased else None
+    head = Head(SMALL, queries, np.full(5, 0.2), local, keys, np.full(5, 0.2), 0.9, sinks, bias)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("theory.content_costs._BLOCK", block)
+        assert check_logits(head, length) == pytest.approx(largest(head, length), rel=1e-12)
+
+
+def test_a_bias_can_make_the_query_of_the_smaller_scores_the_widest():
+    # Scores 5 and -4.9 at every offset: |5 - j| is 5 at most, |-4.9 - j| comes to 12.9.
+    queries, keys = np.array([[5.0, 0.0], [-4.9, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]])
+    schedule, half = RotarySchedule.without_rotation(2), np.full(2, 0.5)
+    head = Head.from_tokens(schedule, queries, keys, half, 1.0, LinearBias(1.0))
+    assert check_logits(head, 9) == pytest.approx(12.9, rel=1e-14) == largest(head, 9)
+    assert check_logits(replace(head, bias=None), 9) == 5
+
+
+def test_a_logit_that_float32_holds_too_coarsely_is_named():
+    # Half of the spacing of float32 is what a rounding moves a number by at most: 2^-10 from 2^14 on.
+    assert np.spacing(np.float32(LARGEST_LOGIT)) / 2 == 2.0**-10
+    assert np.spacing(np.nextafter(np.float32(LARGEST_LOGIT), np.float32(0))) / 2 == 2.0**-11
+    assert np.exp(2.0**-10) > 1.0009
+    head, design = random_head(1, tokens=1), design_carrier(SMALL, 2, 9)
+    assert check_logits(designed(head, design, 16383.9), 9) == pytest.approx(16383.9, rel=1e-12)
+    with pytest.raises(TheoryError, match=r"a logit reaches 16384\.2 nats, expected at most 16384, .*: ask for less"):
+        check_logits(designed(head, design, 16384.2), 9)
+    # Below 0 too.
+    opposed = replace(designed(head, design, 16384.2), queries=-designed(head, design, 16384.2).queries)
+    with pytest.raises(TheoryError, match=r"a logit reaches 16384\.2 nats"):
+        check_logits(opposed, 9)
+
+
+def test_a_logit_beyond_float32s_exponential_is_no_reason_to_refuse():
+    assert np.isfinite(np.exp(np.float32(OVERFLOWING_LOGIT - 1e-5)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert np.isinf(np.exp(np.float32(OVERFLOWING_LOGIT + 1e-5)))
+    head = designed(random_head(1, tokens=1), design_carrier(SMALL, 2, 9), 163.0)
+    assert check_logits(head, 9) == pytest.approx(163.0, rel=1e-12)
+    pool, own = tables(head, 9)
+    logits = np.r_[own[0], pool[0, 1:, 0]].astype(np.float32)
+    rises = logits - logits.max()
+    # Each logit and each difference is rounded, both below 2^8 nats: 2^-24 * 2^8 and as much again, twice for odds.
+    assert np.exp(rises)[2] == 1 and np.isfinite(softmax(logits)).all()
+    np.testing.assert_allclose(softmax(logits), softmax(np.r_[own[0], pool[0, 1:, 0]]), atol=4 * 2.0**-16)
+
+
+@pytest.mark.parametrize("of", ["own keys", "sink", "pool, infinite", "pool, no number"])
+def test_a_logit_that_is_not_finite_is_refused(of):
+    head, far = random_head(2), np.full((3, 4), 1e200)
+    wild = {
+        "own keys": replace(head, queries=far, local_keys=far[:, None]),
+        "sink": replace(head, queries=far, sink_keys=far),
+        "pool, infinite": replace(head, queries=far, keys=far),
+        "pool, no number": replace(head, queries=far, keys=far * [1, -1, -1, 1]),
+    }[of]
+    with pytest.raises(TheoryError, match=r"a logit reaches inf nats, expected at most 16384"):
+        check_logits(wild, 9)
+    assert check_logits(head, 9) < 100
+
+
+PERIODIC = RotarySchedule.periodic([(1, 5), (2, 5)])
+
+
+def test_a_schedule_that_is_back_within_the_context_has_no_design():
+    assert design_carrier(PERIODIC, 2, 5).margin > 0.5
+    for schedule in (PERIODIC, RotarySchedule.without_rotation(4)):
+        with pytest.raises(TheoryError, match=r"no aligned carrier .* give a shorter context or a slower schedule"):
+            design_carrier(schedule, 2, 8)
 
 
 @pytest.mark.parametrize(
     ("question", "text"),
     [
-        (lambda: best_carrier(SETUP, 0), "must be 1 or more, got 0"),
-        (lambda: best_margin_curve(SETUP, [5, -1]), "must be 1 or more, got -1"),
-        (lambda: best_carrier_in_context(SETUP, 5, 5), "needs a length above 5"),
-        (lambda: best_carrier(SETUP, 2.5), "furthest lag, must be a whole number, got 2.5"),
-        (lambda: best_margin_curve(SETUP, [5, 2.7]), "must be a whole number, got 2.7"),
-        (
-            lambda: best_carrier(RotarySchedule.geometric(16, 1e-12), 500),
-            r"e\+13 rad.* to 0.002 only",
-        ),
-        (lambda: best_carrier_in_context(SETUP, 0, 1), "length of 2 or more, got 1"),
-        (lambda: best_carrier_in_context(SETUP, 1, 3.5), "length must be a whole number, got 3.5"),
-        (lambda: best_carrier_in_context(SETUP, 1.5, 3), "target offset K must be a whole number, got 1.5"),
-        (lambda: distance_from_best(carrier_with(SETUP, np.full(32, 1 / 32), np.zeros(32), 2), -2, 9), "give 2"),
-        (lambda: distance_from_best(carrier_with(SETUP, np.zeros(32), np.zeros(32), 2), 2, 9), "there is no kernel"),
-        (
-            lambda: distance_from_best(
-                carrier_with(RotarySchedule.from_exact([2 * sympy.pi / 5]), np.ones(1), np.zeros(1), 2), 2, 9
-            ),
-            "every pair that turns is back at a whole turn, give a shorter context",
-        ),
+        (lambda d, h: design_carrier(SMALL, 5, 5), "needs a length above 5"),
+        (lambda d, h: design_carrier(SMALL, -1, 5), "give 1"),
+        (lambda d, h: design_carrier(SMALL, 0, 1), "must be 2 or more, got 1"),
+        (lambda d, h: design_carrier(SMALL, 1.5, 5), "must be a whole number, got 1.5"),
+        (lambda d, h: d.carrier(0.0, 1.0), "energy in nats must be a finite number above 0, got 0.0"),
+        (lambda d, h: d.carrier(float("inf"), 1.0), "above 0, got inf"),
+        (lambda d, h: d.carrier(1.0, -1.0), "logit scale must be a finite number above 0, got -1.0"),
+        (lambda d, h: d.carrier(1.0, 1.0, Carrier.from_means(SETUP, np.ones(64), np.ones(64), 1.0)), "of 4, got shape"),
+        (lambda d, h: aligned(h.carrier(), -1), "must be 0 or more, got -1"),
+        (lambda d, h: energy_bound(0.0, 0.5, 9), "margin per nat must be a finite number above 0, got 0.0"),
+        (lambda d, h: energy_bound(0.3, 1.0, 9), "attention must lie strictly between 0 and 1, got 1.0"),
+        (lambda d, h: energy_bound(0.3, 0.5, 1), "length must be 2 or more, got 1"),
+        (lambda d, h: energy_of_means(d, float("nan")), "strictly between 0 and 1, got nan"),
+        (lambda d, h: energy_of_means(d, 0.5, 21), "up to 20 tokens, got 21: make one for 21"),
+        (lambda d, h: energy_of_means(d, 0.5, 2), "needs a length above 2"),
+        (lambda d, h: energy_for_attention(h, d, 0.0), "strictly between 0 and 1, got 0.0"),
+        (lambda d, h: energy_for_attention(h, d, 0.5, 21), "make one for 21"),
+        (lambda d, h: energy_for_attention(replace(h, schedule=OTHER), d, 0.5), "head and design differ in schedule"),
+        (lambda d, h: energy_for_accuracy(h, np.eye(3), d, 1.0), "accuracy must lie strictly between 0 and 1"),
+        (lambda d, h: energy_for_accuracy(h, np.eye(2), d, 0.5), "readout"),
+        (lambda d, h: price_in_range(d, [4, 21], 1.0), "make one for 21"),
+        (lambda d, h: price_in_range(d, [4], 0.0), "above 0, got 0.0"),
+        (lambda d, h: check_logits(h, 0), "must be 1 or more, got 0"),
     ],
 )
 def test_bad_inputs_are_named(question, text, unchecked):
     with pytest.raises(TheoryError, match=text):
-        question()
+        question(design_carrier(SMALL, 2, 20), random_head(0))
+
+
+OTHER = RotarySchedule.from_exact([sympy.Integer(1), sympy.Rational(1, 3)])

@@ -57,7 +57,7 @@ CALLS = [
         "dilution_curve(np.ones(4), np.ones(6), schedule, 1, [9], 0.5)",
         "the mean key must be a float64 array of 4, got shape (6,): " + WIDTHS,
     ),
-    ("head.with_key_mean(np.ones(1))", "the mean key must be a float64 array of 4, got shape (1,): " + WIDTHS),
+    ("head.with_means(key_mean=np.ones(1))", "the mean key must be a float64 array of 4, got shape (1,): " + WIDTHS),
     (
         "fit_inverse_linear([4, 5, 6], [0.5, 0.4, 0.3])",
         "attention must be a float64 array of 3, got list: use numpy.asarray(..., float)",

@@ -89,7 +89,7 @@ def test_carrier_of_the_target_is_aligned_and_peaks_there():
 
 def test_shifting_the_mean_key_keeps_residuals():
     head, mean = token_head(2), np.array([1.0, 2, 3, 4])
-    moved = head.with_key_mean(mean)
+    moved = head.with_means(key_mean=mean)
     np.testing.assert_allclose(moved.carrier().key_mean, mean, atol=1e-12)
     np.testing.assert_allclose(moved.keys - moved.keys[0], head.keys - head.keys[0], atol=1e-12)
 
@@ -106,7 +106,7 @@ def test_window_and_sink_move_with_the_mean_and_the_local_profile_is_the_queries
     turned = [rotation(head.schedule.frequencies, -j) for j in range(2)]
     own = [[0.5 * q @ turned[j] @ k[j] for j in range(2)] for q, k in zip(head.queries, head.local_keys, strict=True)]
     np.testing.assert_allclose(head.carrier().local_profile, weights @ np.array(own), atol=1e-12)
-    moved, shift = head.with_key_mean(np.ones(4)), np.ones(4) - keys.mean(axis=0)
+    moved, shift = head.with_means(key_mean=np.ones(4)), np.ones(4) - keys.mean(axis=0)
     np.testing.assert_allclose(moved.local_keys, head.local_keys + shift, atol=1e-12)
     np.testing.assert_allclose(moved.sink_keys, sinks + shift, atol=1e-12)
     np.testing.assert_allclose(moved.keys.mean(axis=0), np.ones(4), atol=1e-12)
@@ -197,7 +197,10 @@ def test_rotation_is_that_of_the_matrix_and_lanes_are_interleaved():
         (lambda: selected_offset(np.array([np.nan, 1])), "a profile hold 1 numbers that are not finite"),
         (lambda: carrier_profile(token_head(0).carrier(), -3), "a length must be 1 or more, got -3"),
         (lambda: fit_inverse_linear([1, 2, 3], np.zeros(3)), "attention above 0"),
-        (lambda: token_head(0).with_key_mean(np.full(4, np.nan)), "the mean key hold 4 numbers that are not finite"),
+        (
+            lambda: token_head(0).with_means(key_mean=np.full(4, np.nan)),
+            "the mean key hold 4 numbers that are not finite",
+        ),
     ],
 )  # fmt: skip
 def test_errors_say_what_was_given_and_what_is_expected(call, text):

@@ -1,11 +1,20 @@
 """The analytic side: from a head's content to its carrier, kernel, laws and designs, and what is proved of them.
 
 Schedules and scalings; heads and their carriers; profiles and margins; laws of attention and accuracy
-against length; certified numbers and recurrences; interpolants and best carriers; what optimizers do to
+against length; certified numbers and recurrences; interpolants, best carriers and what they take; what optimizers do to
 rows that nothing trains; long contexts, horizons and discrepancies. The statements are `theory.statements`.
 """
 
 from theory.accuracy import AccuracyLaw, accuracy_law
+from theory.best_carriers import (
+    BestCarrier,
+    DistanceFromBest,
+    best_carrier,
+    best_carrier_in_context,
+    best_margin_curve,
+    distance_from_best,
+)
+from theory.best_schedules import BestBase, BestFrequencies, best_base, best_frequencies
 from theory.bias import BucketBias, LinearBias, OffsetBias
 from theory.certified import (
     CertifiedMargin,
@@ -15,13 +24,17 @@ from theory.certified import (
     certified_maximum,
     kernel_enclosure,
 )
+from theory.content_costs import Cost, check_logits, cost_of_content
 from theory.design import (
-    BestCarrier,
-    DistanceFromBest,
-    best_carrier,
-    best_carrier_in_context,
-    best_margin_curve,
-    distance_from_best,
+    Design,
+    PriceInRange,
+    aligned,
+    design_carrier,
+    energy_bound,
+    energy_for_accuracy,
+    energy_for_attention,
+    energy_of_means,
+    price_in_range,
 )
 from theory.dilution import InverseLinearFit, dilution_curve, fit_inverse_linear, margin_bound, mean_profile_law
 from theory.discrepancy import (
@@ -156,6 +169,22 @@ __all__ = [  # noqa: RUF022 -- by purpose, as above
     "best_carrier_in_context",
     "best_margin_curve",
     "distance_from_best",
+    "Design",
+    "design_carrier",
+    "aligned",
+    "energy_bound",
+    "energy_of_means",
+    "energy_for_attention",
+    "energy_for_accuracy",
+    "PriceInRange",
+    "price_in_range",
+    "Cost",
+    "cost_of_content",
+    "check_logits",
+    "BestBase",
+    "best_base",
+    "BestFrequencies",
+    "best_frequencies",
     # what optimizers do to untrained rows
     "CoupledAdam",
     "Decay",

@@ -1,275 +1,298 @@
-"""The best carrier: which weights keep the target furthest above every other lag.
+"""A carrier that is made, not found: weights and phases for a target, and the energy that they take.
 
-With phase errors e_i = psi_i + K theta_i and weights p_i = r_i / sum r_i a carrier's margin in units
-of its amplitude is, over the lags s = delta + K of the context,
+With phases on the target (psi_i = -K theta_i) and weights p_i = r_i / A the mean profile is
 
-    mu / sum r_i = min over s of sum_i p_i (cos e_i - cos(s theta_i - e_i)),
+    phi(delta) = A g(delta + K),   A = sum_i r_i in nats, the energy.
 
-each bracket computed as 2 sin(s theta_i/2) sin(s theta_i/2 - e_i), which keeps the digits of slow pairs.
+The best weights (`theory.best_carriers`) keep g at mu below 1 or more at every other lag of a context, so that
+attention at length L is at least 1 / (1 + (L-1) e^(-A mu)) without residuals. What the means alone take is the
+softmax of phi; what a head takes, whose residuals and own keys stay, is its exact law with these means.
 
-Aligned phases (e = 0) leave min 1 - g(s), a linear program in p; its dual is a distribution q of lags:
-
-    max over p of min over s of 1 - g(s) = min over q of max over i of sum_s q_s (1 - cos s theta_i)
-
-so that any p bounds the best value from below and any q from above. Lags of a context of length L are
--(L-1-K)..K without 0, and g is even: aligned carriers see 1..S, S = max(K, L-1-K). Where the lags hold
--s with every s, alignment is best among all phases (the mean over s and -s of the bracket is
-cos e_i (1 - cos s theta_i)). A context's lags are not so: without those beyond the shorter side,
-misaligned phases can be better than the best aligned ones, and are found by the same program with
-a column for each pair and phase error.
-
-Source: ours; kernel and margin are those of arXiv 2607.18759, Lemma 2 and Corollary 2.
+Source: ours; the bound is Corollary 2 of arXiv 2607.18759.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Float64, Int
-from scipy.optimize import linprog
+from jaxtyping import Float64
+from scipy.optimize import brentq
+from scipy.special import expit, logit, logsumexp
 
+from theory.accuracy import accuracy_law
+from theory.best_carriers import best_with_margin
+from theory.certified import CertifiedMargin, certified_margin
 from theory.errors import TheoryError
-from theory.head import Carrier
-from theory.inputs import check_target, whole
-from theory.schedule import RotarySchedule
+from theory.exact_law import exact_law
+from theory.head import Carrier, Head
+from theory.inputs import Lengths, check_array, check_lengths, check_target, whole
+from theory.schedule import RotarySchedule, as_lanes, as_pairs
 
-_GAP = 1e-9
-_ROUNDS = 500
-_FIRST_LAGS = 64
-_NEW_LAGS = 64
-_CHUNK = 1 << 14
-# The program is scaled to its value, but by no more than this: HiGHS takes coefficients up to 1e15.
-_LEAST_SHARE = 1e-12
-# Angles beyond this are off by 1e-6 and more.
-_WIDEST_ANGLE = 1e10
+Side = Literal["query", "key"]
+
+_ENERGY_STEP, _ENERGY_STEPS = 1.25, 16
+_ENERGY_ERROR, _LAW_ERROR = 5e-4, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class BestCarrier:
-    """Weights and phase errors with the largest margin over the lags -behind..ahead without 0.
+class Design:
+    """Weights p_i for K = `offset` in every context of up to `length` tokens; `margin` is min 1 - g, nats per nat."""
 
-    `value` is their margin in units of sum r_i, the minimum over every lag: the best value is at least
-    that. `bound` is what no carrier exceeds, by the distribution `lag_weights` over `active_lags`.
-    Both are float64 sums over angles up to S theta_max, off by about S theta_max 1e-16 at most.
-    """
-
-    behind: int
-    ahead: int
+    schedule: RotarySchedule
+    offset: int
+    length: int
     weights: Float64[np.ndarray, "pair"]
-    phase_errors: Float64[np.ndarray, "pair"]
-    value: float
-    bound: float
-    active_lags: Int[np.ndarray, "active"]
-    lag_weights: Float64[np.ndarray, "active"]
-
-    @property
-    def gap(self) -> float:
-        """bound - value: 1e-9 of the bound or less, but for the rounding where pairs come back to a whole turn."""
-        return self.bound - self.value
-
-
-@dataclass(frozen=True)
-class DistanceFromBest:
-    """How far a carrier is from the best aligned one, all in units of its sum r_i.
-
-    `margin` is its own, `aligned` that of its weights with phases on the target, `best` that of the
-    best weights with phases on the target.
-    """
-
     margin: float
-    aligned: float
-    best: float
 
     @property
-    def ratio(self) -> float:
-        """margin / best: 1 at the best aligned carrier, below 0 where the target is not selected."""
-        return self.margin / self.best
+    def reach(self) -> int:
+        """The furthest lag of a context: max(K, L-1-K)."""
+        return max(self.offset, self.length - 1 - self.offset)
+
+    def carrier(self, energy: float, logit_scale: float, like: Carrier | None = None, keep: Side = "query") -> Carrier:
+        """The carrier with r_i = energy p_i (nats) and psi_i = -K theta_i, of the means alone.
+
+        |a_i| = |b_i| = sqrt(r_i / (logit_scale score_gain_i)), the least norms for these r_i. The phases of one side
+        are those of the same mean of `like`, 0 where that is 0 or not given. The law of the means does not know
+        which side; residuals do, and in trained heads they cost far less where the query's phases are kept.
+        Raises TheoryError for an energy or a scale that is not finite and above 0, and for a `like` of another width.
+        """
+        _check_above_0("an energy in nats", energy, "take that of energy_of_means")
+        _check_above_0("the logit scale", logit_scale, "give the head's own")
+        turns, kept = self.offset * self.schedule.frequencies, np.zeros(self.schedule.pairs)
+        if like is not None:
+            mean = like.query_mean if keep == "query" else like.key_mean
+            check_array(f"the mean {keep} to be like", mean, self.schedule.dim)
+            kept = np.angle(as_pairs(mean))
+        query_phases = kept if keep == "query" else kept - turns
+        sizes = np.sqrt(energy * self.weights / (logit_scale * self.schedule.score_gains))
+        query, key = sizes * np.exp(1j * query_phases), sizes * np.exp(1j * (query_phases + turns))
+        return Carrier.from_means(self.schedule, as_lanes(query), as_lanes(key), logit_scale)
+
+    def certified(self) -> CertifiedMargin:
+        """g(0) - max g over the lags 1..reach, nats per nat of energy, by ball arithmetic, and a competitor's offset.
+
+        The weights are the binary numbers that they are. Raises TheoryError as `theory.certified.certified_margin`.
+        """
+        # Target 0 and a key of ones: every phase is 0 and every amplitude the weight, with no rounding.
+        key = as_lanes(np.ones(self.schedule.pairs, dtype=np.complex128))
+        plain = replace(self.schedule, attention_factor=1.0)
+        found = certified_margin(Carrier.from_means(plain, as_lanes(self.weights + 0j), key, 1.0), 0, self.reach + 1)
+        back = self.offset + found.competitor * np.array([1, -1])
+        there = back[(back >= 0) & (back < self.length)]
+        return replace(found, competitor=-int(there[0]), unique=found.unique and len(there) == 1)
+
+
+@dataclass(frozen=True, eq=False)
+class PriceInRange:
+    """Attention of the means K = `offset` back at shorter lengths, at one energy (nats).
+
+    `attention` is that of the design for the longest context, `of_own_design` that of the design for each length.
+    """
+
+    offset: int
+    energy: float
+    lengths: tuple[int, ...]
+    attention: Float64[np.ndarray, "length"]
+    of_own_design: Float64[np.ndarray, "length"]
 
     @property
-    def phase_loss(self) -> float:
-        """What misaligned phases cost; below 0 where they gain, as they can on one-sided lags."""
-        return self.aligned - self.margin
-
-    @property
-    def weight_loss(self) -> float:
-        """What the weights cost: 0 or more."""
-        return self.best - self.aligned
+    def price(self) -> Float64[np.ndarray, "length"]:
+        """Attention given up at each length; designs maximise the margin, so that it can be a little below 0."""
+        return self.of_own_design - self.attention
 
 
-def best_carrier(schedule: RotarySchedule, reach: int) -> BestCarrier:
-    """Weights that maximise min over 1 <= s <= reach of 1 - g(s), phases on the target.
+def design_carrier(schedule: RotarySchedule, offset: int, length: int) -> Design:
+    """The weights with the largest margin at K = `offset` in contexts of up to `length` tokens, by a linear program.
 
-    A linear program over a growing set of lags: memory does not depend on the reach.
-    Raises TheoryError for a reach that is no whole number of 1 or more, and for angles S theta_max
-    beyond 1e10 rad, which float64 holds to 1e-6 only.
+    Raises TheoryError where the target is not in the context or alone in it, where no weights have a margin over its
+    lags (a schedule that does not turn, or is back within them) and as `theory.best_carriers.best_carrier`.
     """
-    return _best(schedule, 0, whole("the reach, the furthest lag,", reach, 1), turning=False)
+    offset, length = _check_context(offset, length)
+    best = best_with_margin(schedule, max(offset, length - 1 - offset))
+    return Design(schedule, offset, length, best.weights, best.value)
 
 
-def best_carrier_in_context(schedule: RotarySchedule, offset: int, length: int) -> BestCarrier:
-    """Weights and phases with the largest margin of target K = `offset` in a context of `length`.
+def aligned(carrier: Carrier, offset: int) -> Carrier:
+    """The carrier with its amplitudes and its query, and the key's phases such that the target is K = `offset`.
 
-    At least `best_carrier(schedule, max(K, L-1-K))`. Raises TheoryError where the target is not in
-    the context or is alone in it, and for angles as `best_carrier`.
+    Its window is empty, as the mean logits of own keys do not follow from the means. Raises TheoryError for an
+    offset that is no whole number of 0 or more.
     """
-    offset, length = _context(offset, length)
-    return _best(schedule, length - 1 - offset, offset, turning=True)
+    offset = whole("the target offset K", offset, 0)
+    phases = np.angle(as_pairs(carrier.query_mean)) + offset * carrier.schedule.frequencies
+    key = np.abs(as_pairs(carrier.key_mean)) * np.exp(1j * phases)
+    return replace(carrier, key_mean=as_lanes(key), local_profile=np.empty(0))
 
 
-def best_margin_curve(schedule: RotarySchedule, reaches: Sequence[int]) -> Float64[np.ndarray, "reach"]:
-    """The value of `best_carrier` at each reach: the best falls with it, its value by all but the gap of `BestCarrier`.
+def energy_bound(margin: float, attention: float, length: int) -> float:
+    """ln((L-1) a/(1-a)) / mu in nats: enough for attention a at length L without residuals; 0 for a of 1/L or less.
 
-    At most max 1 - cos theta_i. Raises TheoryError as `best_carrier`.
+    `margin` mu is in nats per nat of energy. Raises TheoryError for one that is not above 0, for an attention that
+    is not strictly between 0 and 1, and for a length below 2.
     """
-    return np.array([best_carrier(schedule, reach).value for reach in reaches], dtype=np.float64)
+    _check_share("the attention", attention)
+    _check_above_0("a margin per nat", margin, "take that of a design")
+    return max(math.log(whole("a length", length, 2) - 1) + float(logit(attention)), 0.0) / margin
 
 
-def distance_from_best(carrier: Carrier, offset: int, length: int) -> DistanceFromBest:
-    """A carrier's margin at target K = `offset` in a context of `length` against the best aligned carrier's.
+def energy_of_means(design: Design, attention: float, length: int | None = None) -> float:
+    """The least energy in nats at which the softmax of the means has the attention at the length, the design's own.
 
-    The margin is that of the means alone: a bias per offset is left out.
-    Raises TheoryError where the target is not in the context or is alone in it, where no pair is
-    active, and where the schedule has no carrier with a margin that float64 tells from 0.
+    sum over lags s of e^(-A (1 - g(s))) = (1-a)/a, the self key like any other; 0 for a of 1/L or less.
+    Raises TheoryError for an attention not strictly between 0 and 1 and a length that the design is not made for.
     """
-    offset, length = _context(offset, length)
-    theta, weights = carrier.schedule.frequencies, carrier.weights
-    best = best_carrier(carrier.schedule, max(offset, length - 1 - offset))
-    if best.bound <= _rounding(carrier.schedule, best.ahead, turning=False):
-        raise TheoryError(
-            f"no aligned carrier of this schedule has a margin over {best.ahead} lags: at one of them every pair that "
-            "turns is back at a whole turn, give a shorter context or a schedule that turns"
-        )
-    own = _lowest(weights, carrier.phases + offset * theta, theta, length - 1 - offset, offset)[1]
-    aligned = _lowest(weights, np.zeros_like(weights), theta, 0, best.ahead)[1]
-    return DistanceFromBest(float(own.min()), float(aligned.min()), best.value)
+    length = _length_of(design, length)
+    bound = energy_bound(design.margin, attention, length)
+    falls = _falls(design, length)
+
+    def excess(energy: float) -> float:
+        return float(logsumexp(-energy * falls) + logit(attention))
+
+    if excess(0.0) <= 0 or excess(bound) >= 0:
+        return bound
+    return float(brentq(excess, 0.0, bound, xtol=1e-13 * bound))
 
 
-def _context(offset: int, length: int) -> tuple[int, int]:
-    """Target and length as whole numbers. Raises TheoryError where the target is not there or is alone."""
-    length = whole("a length", length)
+def energy_for_attention(head: Head, design: Design, attention: float, length: int | None = None) -> float:
+    """The least energy in nats at which a head with the design's means has the attention at the length.
+
+    By the exact law, its residuals and own keys kept, to 1e-3 relative. Attention can fall as energy grows, for the
+    products of means and residuals grow too: the least is that of a scan by factors of 1.25 from what the means
+    alone take. 0 where the residuals alone have it. Raises TheoryError where the scan does not reach it, up to 35
+    times that energy or logits too wide for the exact law, where head and design differ in schedule, and as
+    `energy_of_means`.
+    """
+    length, made = _length_of(design, length), _with_energy(head, design)
+
+    def measure(energy: float) -> float:
+        return float(exact_law(made(energy), design.offset, [length], _LAW_ERROR)[0])
+
+    return _least_energy(measure, "attention", attention, _start(design, attention, length))
+
+
+def energy_for_accuracy(
+    head: Head, readout: Float64[np.ndarray, "key output"], design: Design, accuracy: float, length: int | None = None
+) -> float:
+    """The least energy in nats at which a head with the design's means reads the target with the accuracy.
+
+    By the estimate of `theory.accuracy`, and otherwise as `energy_for_attention`. Raises TheoryError as both.
+    """
+    _check_share("the accuracy", accuracy)
+    length, made = _length_of(design, length), _with_energy(head, design)
+
+    def measure(energy: float) -> float:
+        return float(accuracy_law(made(energy), readout, design.offset, [length]).point[0])
+
+    # A readout is right where the target has about half of the attention.
+    return _least_energy(measure, "accuracy", accuracy, _start(design, 0.5, length))
+
+
+def price_in_range(design: Design, lengths: Lengths, energy: float) -> PriceInRange:
+    """What a design gives up at shorter lengths against the designs made for them, at one energy in nats.
+
+    Raises TheoryError for an energy that is not finite and above 0, and for lengths that the design is not made for.
+    """
+    _check_above_0("an energy in nats", energy, "take that of energy_of_means")
+    each = tuple(_length_of(design, int(length)) for length in check_lengths(design.offset, lengths))
+    attention = np.array([_attention(design, energy, length) for length in each])
+    own = [design_carrier(design.schedule, design.offset, length) for length in each]
+    of_own_design = np.array([_attention(shorter, energy, shorter.length) for shorter in own])
+    return PriceInRange(design.offset, energy, each, attention, of_own_design)
+
+
+def _check_context(offset: int, length: int) -> tuple[int, int]:
+    """Target and length as whole numbers. Raises TheoryError unless the target is there, with a competitor."""
+    length = whole("a length", length, 2)
     check_target(offset, length)
-    if length < 2:
-        raise TheoryError(f"a margin needs a competitor: give a length of 2 or more, got {length}")
     return int(offset), length
 
 
-def _best(schedule: RotarySchedule, behind: int, ahead: int, turning: bool) -> BestCarrier:
-    """Grows the lags by those a solution violates and, where phases turn, the columns by those q wants."""
-    theta = schedule.frequencies
-    rounding = _rounding(schedule, max(behind, ahead), turning)
-    lags = np.arange(-min(behind, _FIRST_LAGS), min(ahead, _FIRST_LAGS) + 1)
-    lags = lags[lags != 0]
-    pairs, errors = np.arange(schedule.pairs), np.zeros(schedule.pairs)
-    value, bound = -np.inf, np.inf
-    for _ in range(_ROUNDS):
-        shares, chances = _program(_margins(theta[pairs], errors, lags), bound)
-        pulls = np.zeros(schedule.pairs, dtype=np.complex128)
-        np.add.at(pulls, pairs, shares * np.exp(1j * errors))
-        weights, turns = np.abs(pulls) / np.abs(pulls).sum(), np.angle(pulls)
-        lowest, margins = _lowest(weights, turns, theta, behind, ahead)
-        prices = chances @ _margins(theta, np.zeros_like(theta), lags)
-        if turning:
-            # sum_s q_s (1 - e^(i s theta)): a column of phase error e gains its part along e.
-            prices = prices + 1j * (chances @ _margins(theta, np.full_like(theta, np.pi / 2), lags))
-        gains = np.abs(prices)
-        if margins.min() > value:
-            value, found = float(margins.min()), (weights, turns)
-        if gains.max() < bound:
-            bound, proof = float(gains.max()), (lags[chances > 0], chances[chances > 0])
-        if bound - value <= _GAP * bound + rounding:
-            order = np.argsort(proof[0])
-            return BestCarrier(behind, ahead, *found, value, bound, proof[0][order], proof[1][order])
-        lags = np.union1d(lags, lowest[margins < bound])
-        if turning:
-            wanted = np.flatnonzero(gains > value)
-            pairs, errors = np.r_[pairs, wanted], np.r_[errors, np.angle(prices[wanted])]
-    raise TheoryError(
-        f"the best carrier over the lags {-behind}..{ahead} was found to {bound - value:g} of {bound:g} only in "
-        f"{_ROUNDS} rounds: give a shorter reach"
-    )
+def _check_above_0(name: str, number: float, remedy: str) -> None:
+    if not (math.isfinite(number) and number > 0):
+        raise TheoryError(f"{name} must be a finite number above 0, got {number}: {remedy}")
 
 
-def _rounding(schedule: RotarySchedule, reach: int, turning: bool) -> float:
-    """How far from 0 a margin that is 0 at a whole turn comes out: sin(s theta/2) is what its angle was rounded by.
+def _check_share(name: str, share: float) -> None:
+    if not 0 < share < 1:
+        raise TheoryError(f"{name} must lie strictly between 0 and 1, got {share}: give one such as 0.9")
 
-    Raises TheoryError where that is beyond 1e-6.
-    """
-    widest = reach * float(np.abs(schedule.frequencies).max())
-    if widest > _WIDEST_ANGLE:
+
+def _length_of(design: Design, length: int | None) -> int:
+    """The length asked for, the design's own by default. Raises TheoryError where the design is not made for it."""
+    if length is None:
+        return design.length
+    length = _check_context(design.offset, length)[1]
+    if length > design.length:
         raise TheoryError(
-            f"angles reach {widest:g} rad, which float64 holds to {widest * 2.0**-53:.1g} only: give a shorter reach "
-            "or a slower schedule"
+            f"the design is made for contexts of up to {design.length} tokens, got {length}: make one for {length}"
         )
-    # No pair is back within less than a turn.
-    sine = 2.0**-51 * widest if widest > 6 else 0.0
-    return sine if turning else sine**2
+    return length
 
 
-def _program(
-    margins: Float64[np.ndarray, "lag column"], bound: float
-) -> tuple[Float64[np.ndarray, "column"], Float64[np.ndarray, "lag"]]:
-    """max t over shares in the simplex with t <= every lag's margin: the shares, the dual distribution of lags.
+def _falls(design: Design, length: int) -> Float64[np.ndarray, "rival"]:
+    """1 - g = sum_i 2 p_i sin^2(s theta_i/2) at every lag s of the context but 0."""
+    lags = np.arange(-design.offset, length - design.offset)
+    active = design.weights > 0
+    halves = np.multiply.outer(lags[lags != 0], design.schedule.frequencies[active] / 2)
+    return np.square(np.sin(halves)) @ (2 * design.weights[active])
 
-    t is counted in units of a bound on it, as the solver's tolerances are absolute and it drops what is below 1e-9.
-    """
-    lags, columns = margins.shape
-    least = max(_LEAST_SHARE * float(np.abs(margins).max()), sys.float_info.min)
-    scale = max(least, min(bound, float(margins.max(axis=1).min())))
-    # At such tolerances the solver gives up now and then, on one machine and not on another; the next way then holds.
-    for method, presolve in (("highs", True), ("highs-ds", False), ("highs-ipm", True), ("highs-ipm", False)):
-        answer = linprog(
-            np.r_[np.zeros(columns), -1.0],
-            A_ub=np.c_[-margins / scale, np.ones(lags)],
-            b_ub=np.zeros(lags),
-            A_eq=np.r_[np.ones(columns), 0.0][None],
-            b_eq=[1.0],
-            bounds=[(0, None)] * columns + [(None, None)],
-            method=method,
-            options={
-                "presolve": presolve,
-                "primal_feasibility_tolerance": 1e-10,
-                "dual_feasibility_tolerance": 1e-10,
-            },
-        )
-        if answer.status == 0:
-            break
+
+def _attention(design: Design, energy: float, length: int) -> float:
+    return float(expit(-logsumexp(-energy * _falls(design, length))))
+
+
+def _start(design: Design, attention: float, length: int) -> float:
+    """Where a scan of energies begins: at what the means alone take, but at a margin of a tenth of a nat or more."""
+    return max(energy_of_means(design, attention, length), 0.1 / design.margin)
+
+
+def _with_energy(head: Head, design: Design) -> Callable[[float], Head]:
+    """The head with the design's means, at any energy of 0 or more. Raises TheoryError where schedules differ."""
+    own, made = head.schedule, design.schedule
+    if not (np.array_equal(own.frequencies, made.frequencies) and np.array_equal(own.score_gains, made.score_gains)):
+        raise TheoryError("head and design differ in schedule: make the design with design_carrier(head.schedule, ...)")
+    one = design.carrier(1.0, head.logit_scale, like=head.carrier())
+    return lambda energy: head.with_means(math.sqrt(energy) * one.query_mean, math.sqrt(energy) * one.key_mean)
+
+
+def _least_energy(measure: Callable[[float], float], name: str, wanted: float, start: float) -> float:
+    """The least energy, to 1e-3 relative, of a scan down or up from `start` at which what is measured is as wanted."""
+    measure = cache(measure)
+    if measure(start) < wanted:
+        low, high = _climb(measure, name, wanted, start)
+    elif measure(0.0) >= wanted:
+        return 0.0
     else:
-        raise TheoryError(
-            f"the linear program over {lags} lags was not solved: {answer.message.rstrip('.')}; give a shorter reach"
-        )
-    shares, chances = answer.x[:columns].clip(0), (-answer.ineqlin.marginals).clip(0)
-    return shares / shares.sum(), chances / chances.sum()
+        high = start
+        while measure(low := high / _ENERGY_STEP) >= wanted:
+            high = low
+
+    def excess(energy: float) -> float:
+        # Log odds are nearly straight in the energy; 0 and 1 have none.
+        return float(logit(np.clip(measure(energy), 1e-300, 1 - 1e-16)) - logit(wanted))
+
+    return float(brentq(excess, low, high, rtol=_ENERGY_ERROR))
 
 
-def _margins(
-    theta: Float64[np.ndarray, "column"], errors: Float64[np.ndarray, "column"], lags: Int[np.ndarray, "lag"]
-) -> Float64[np.ndarray, "lag column"]:
-    """cos e - cos(s theta - e) = 2 sin(s theta/2) sin(s theta/2 - e)."""
-    halves = np.multiply.outer(lags, theta / 2)
-    sines = np.sin(halves)
-    return 2 * sines * (np.sin(halves - errors) if errors.any() else sines)
-
-
-def _lowest(
-    weights: Float64[np.ndarray, "pair"],
-    errors: Float64[np.ndarray, "pair"],
-    theta: Float64[np.ndarray, "pair"],
-    behind: int,
-    ahead: int,
-) -> tuple[Int[np.ndarray, "lag"], Float64[np.ndarray, "lag"]]:
-    """The lags at which the margin has its lowest local minima, the lowest of all among them, and it there."""
-    lags, margins = np.empty(0, dtype=np.int64), np.empty(0)
-    active = weights > 0
-    for start in range(-behind, ahead + 1, _CHUNK):
-        here = np.arange(start, min(start + _CHUNK, ahead + 1))
-        run = _margins(theta[active], errors[active], here) @ weights[active]
-        run[here == 0] = np.inf
-        walled = np.r_[np.inf, run, np.inf]
-        minima = np.flatnonzero((run < walled[:-2]) & (run <= walled[2:]) & np.isfinite(run))
-        lags, margins = np.r_[lags, start + minima], np.r_[margins, run[minima]]
-        kept = np.argsort(margins, kind="stable")[:_NEW_LAGS]
-        lags, margins = lags[kept], margins[kept]
-    return lags, margins
+def _climb(measure: Callable[[float], float], name: str, wanted: float, start: float) -> tuple[float, float]:
+    """The first step up from `start` at whose end what is measured is as wanted. Raises TheoryError where none is."""
+    low, most = start, measure(start)
+    for _ in range(_ENERGY_STEPS):
+        high = low * _ENERGY_STEP
+        try:
+            reached = measure(high)
+        except TheoryError:  # logits too wide for the law, as at higher energies
+            break
+        if reached >= wanted:
+            return low, high
+        low, most = high, max(most, reached)
+    raise TheoryError(
+        f"{name} {wanted:g} is not reached: the most up to an energy of {low:.4g} nats is {most:.4g}, give a lower "
+        f"one, a shorter length or a head with smaller residuals"
+    )

@@ -133,12 +133,23 @@ class Head:
             bias=self.bias,
         )
 
-    def with_key_mean(self, key_mean: Float64[np.ndarray, "dim"]) -> Head:
-        """The same head with another mean key: every key shifted, those of window and sink too; residuals are kept."""
-        check_array("the mean key", key_mean, self.schedule.dim)
-        shift = key_mean - self.key_weights @ self.keys
-        sink = None if self.sink_keys is None else self.sink_keys + shift
-        return replace(self, keys=self.keys + shift, local_keys=self.local_keys + shift, sink_keys=sink)
+    def with_means(
+        self, query_mean: Float64[np.ndarray, "dim"] | None = None, key_mean: Float64[np.ndarray, "dim"] | None = None
+    ) -> Head:
+        """The same head with other means: every query, or every key with those of window and sink, is shifted alike.
+
+        Residuals are kept, and so are means that are not given. Raises TheoryError where a mean does not fit.
+        """
+        moved = self
+        if query_mean is not None:
+            check_array("the mean query", query_mean, self.schedule.dim)
+            moved = replace(moved, queries=self.queries + (query_mean - self.query_weights @ self.queries))
+        if key_mean is not None:
+            check_array("the mean key", key_mean, self.schedule.dim)
+            shift = key_mean - self.key_weights @ self.keys
+            sink = None if self.sink_keys is None else self.sink_keys + shift
+            moved = replace(moved, keys=self.keys + shift, local_keys=self.local_keys + shift, sink_keys=sink)
+        return moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +198,14 @@ class Carrier:
         return np.angle(as_pairs(self.query_mean) * as_pairs(self.key_mean).conj())
 
     @property
+    def energy(self) -> float:
+        """sum r_i in nats: the mean logit at the target where every phase is on it."""
+        return float(self.amplitudes.sum())
+
+    @property
     def weights(self) -> Float64[np.ndarray, "pair"]:
         """p_i = r_i / sum r_i, the weights of the kernel. Raises TheoryError unless sum r_i is above 0 and finite."""
-        total = self.amplitudes.sum()
+        total = self.energy
         if not 0 < total < np.inf:
             raise TheoryError(
                 f"there is no kernel where the amplitudes add up to {total}: both means must be active, and within "

@@ -33,8 +33,8 @@ from sympy.calculus.util import function_range
 from sympy.simplify.simplify import factor_sum
 
 from theory.balls import balls, exact_frequencies
+from theory.best_carriers import best_carrier, best_carrier_in_context
 from theory.certified import certified_maximum, kernel_enclosure
-from theory.design import best_carrier, best_carrier_in_context
 from theory.schedule import RotarySchedule
 from theory.statements.statement import Assumption, Counterexample, ProofStep, Statement, Verdict, Wording, vanishes
 
