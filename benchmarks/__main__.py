@@ -17,6 +17,7 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 from collections.abc import Callable  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from time import process_time  # noqa: E402
+from unittest.mock import patch  # noqa: E402
 
 import numpy as np  # noqa: E402
 
@@ -108,7 +109,7 @@ def certified_maxima() -> None:
 
 
 def accuracy(head: Head, rng: np.random.Generator) -> None:
-    """Accuracy at seven lengths, against a simulation of it to a standard error of 1e-3."""
+    """Accuracy at seven lengths, against a simulation to a standard error of 1e-3; at two long ones, by light keys."""
     lengths, readout = (12, 16, 20, 24, 32, 40, 48), rng.standard_normal((20, 20)) + 4 * np.eye(20)
     law = _seconds(lambda: accuracy_law(head, readout, 2, lengths), repeats=1)
     gains, sample, needed = np.exp(head.logits(-np.arange(48))), 2_000, 0.25 / 1e-6
@@ -120,6 +121,15 @@ def accuracy(head: Head, rng: np.random.Generator) -> None:
         (scores.argmax(axis=2) == tokens[:, 2:3]).mean(axis=0)
 
     _report("accuracy law at 7 lengths, against simulation (s.e. 1e-3)", law, _seconds(simulate) * needed / sample)
+
+    def at(length: int) -> float:
+        return _seconds(lambda: accuracy_law(head, readout, 2, [length]), repeats=1)
+
+    # With no key light; what does not grow with the length cancels.
+    with patch("theory.tails._ALLOWED", 0.0):
+        token = (at(512) - at(256)) / 256
+    for length in (4_096, 16_384):
+        _report(f"accuracy law at {length} tokens, against one key at a time", at(length), length * token)
 
 
 def linear_program() -> None:

@@ -1,5 +1,6 @@
 """Accuracy against length, and the tails under it: enumeration, convolution, mpmath, simulation, trained runs."""
 
+from dataclasses import replace
 from functools import reduce
 from itertools import product
 
@@ -17,12 +18,12 @@ from bridge.sources.run import head_of_run, readout_of_run
 from empirics.spec import run_spec
 from empirics.store import Store
 from empirics.sweep import sweep
-from theory import accuracy
+from theory import accuracy, tails
 from theory.accuracy import AccuracyLaw, accuracy_law
 from theory.errors import TheoryError
 from theory.head import Head
 from theory.schedule import RotarySchedule
-from theory.tails import covariances, saddlepoint_tails
+from theory.tails import saddlepoint_tails
 
 TABLE_1 = (12, 16, 20, 24, 32, 40, 48)
 SIMULATION_SEED = 31_415
@@ -165,12 +166,59 @@ def test_a_rare_key_of_huge_gain_overflows_nothing():
 
 @settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 10_000))
-def test_covariances_of_the_terms(seed):
+def test_covariance_of_the_scores(seed):
     gains, weights, readout = random_terms(seed, terms=4, keys=5)
-    found = covariances(gains, weights, readout)
-    for gain, matrix in zip(gains, found, strict=True):
-        expected = np.cov((gain[:, None] * readout).T, aweights=weights, ddof=0)
-        np.testing.assert_allclose(matrix, expected, atol=1e-12)
+    expected = sum(np.cov((gain[:, None] * readout).T, aweights=weights, ddof=0) for gain in gains)
+    np.testing.assert_allclose(accuracy._covariance(gains, weights, readout), expected, atol=1e-12)
+
+
+def direct_cumulants(gains: np.ndarray, weights: np.ndarray, step: np.ndarray, s: float) -> np.ndarray:
+    """K, K' and K'' of the sum of g_tb step_b, as mean and variance under the tilted weights."""
+    values = gains * step
+    moments = np.exp(s * values) @ weights
+    tilted = np.exp(s * values) * weights / moments[:, None]
+    mean = (tilted * values).sum(axis=1)
+    variance = (tilted * (values - mean[:, None]) ** 2).sum(axis=1)
+    return np.array([np.log(moments).sum(), mean.sum(), variance.sum()])
+
+
+def series_of(gains: np.ndarray, weights: np.ndarray, readout: np.ndarray) -> tuple:
+    """The series of these terms from the first on, and their largest reach."""
+    reach = (gains * np.ptp(readout, axis=1)).max(axis=1)
+    order = np.argsort(-reach)
+    left, right = np.triu_indices(readout.shape[1], 1)
+    parts = gains[order], reach[order], weights, readout, readout[:, left] - readout[:, right]
+    return tails._series(tails._Terms(*parts)), float(reach.max())
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), rho=st.floats(0.05, 0.95), spread=st.floats(0, 3), rare=st.floats(0.001, 0.5))
+def test_the_series_of_light_terms_keeps_within_its_bound(seed, rho, spread, rare):
+    # Rare keys are what makes high cumulants large. Rounding: 70 terms of order 1e-14 beside K' and K''.
+    rng = np.random.default_rng(seed)
+    gains, readout = np.exp(spread * rng.normal(size=(70, 3))), rng.normal(size=(3, 4))
+    weights = np.array([rare, 0.4 * (1 - rare), 0.6 * (1 - rare)])
+    series, reach = series_of(gains, weights, readout)
+    for sign in (1, -1):
+        s = rho / reach
+        found, bounds = series.cumulants(s, 0), series.bounds[0] * s ** (tails._ORDER - 1) / (1 - rho)
+        for i, (y, c) in enumerate(zip(*np.triu_indices(4, 1), strict=True)):
+            step = sign * (readout[:, y] - readout[:, c])
+            exact = direct_cumulants(gains, weights, step, s)
+            scale = bounds[i] * np.array([s**2 / (tails._ORDER * (tails._ORDER + 1)), s / tails._ORDER, 1])
+            size = np.array([1, 1 / s, 1 / s**2])
+            assert (np.abs(found[:, i, (1 - sign) // 2] - exact) <= scale + 1e-11 * size).all()
+
+
+def test_one_coefficient_less_leaves_the_bound(monkeypatch):
+    # Positive control: p = 6, and what p = 3 leaves of two equal keys, an error of order rho^2, not rho^5.
+    gains, weights, readout = np.ones((20, 2)), np.array([0.5, 0.5]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    series, _ = series_of(gains, weights, readout)
+    bound = series.bounds[0, 0] * 0.2 ** (tails._ORDER - 1) / 0.8
+    exact = direct_cumulants(gains, weights, np.array([1.0, -1.0]), 0.2)[2]
+    assert abs(series.cumulants(0.2, 0)[2, 0, 0] - exact) <= bound
+    series.coefficients[3:] = 0
+    assert abs(series.cumulants(0.2, 0)[2, 0, 0] - exact) > 5 * bound
 
 
 # The law.
@@ -308,6 +356,81 @@ def test_bracket_of_a_random_head_holds_the_simulated_accuracy(seed, offset):
     assert (law.upper - law.lower < 0.15).all()
     # For the estimate no bound is known: what a copula leaves here is below .015.
     assert np.abs(law.point - seen).max() < 0.015
+
+
+def laws(head: Head, readout: np.ndarray, offset: int, lengths: list[int]) -> np.ndarray:
+    law = accuracy_law(head, readout, offset, lengths)
+    return np.stack([law.lower, law.point, law.upper])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "residual", "scale"), [(2, 0.5, 1), (2, 3.0, 1), (5, 0.5, 1), (5, 0.2, 8), (5, 3.0, 0), (20, 0.5, 2)]
+)
+def test_light_keys_by_series_against_every_key_by_itself(monkeypatch, tokens, residual, scale):
+    # By their bound light keys move a probability by 1e-4; on these heads it came to 1e-8. At a scale of 8 logits are
+    # some 40 nats, at 0 all are equal.
+    head, readout = carrier_head(7, tokens, 2, residual)
+    head = Head.from_tokens(head.schedule, scale * head.queries, head.keys, head.key_weights, head.logit_scale)
+    if tokens == 20:
+        head = replace(head, query_weights=np.eye(20)[3])
+    lengths = [12, 100, 512]
+    found = laws(head, readout, 2, lengths)
+    monkeypatch.setattr(tails, "_ALLOWED", 0.0)
+    plain = laws(head, readout, 2, lengths)
+    np.testing.assert_allclose(found, plain, atol=1e-6)
+    assert (plain[:, -1] < 1 - 1e-4).all()
+
+
+def test_cumulants_to_the_second_are_not_enough(monkeypatch):
+    # Positive control: were every key light and normal, the law would move by what the test above would see.
+    head, readout = carrier_head(7, 5, 2)
+    found = laws(head, readout, 2, [100])
+    monkeypatch.setattr(tails, "_ORDER", 2)
+    monkeypatch.setattr(tails._Series, "first_cut", lambda *_: 0)
+    assert np.abs(laws(head, readout, 2, [100]) - found).max() > 1e-4
+
+
+def carrier_alone(energy: float) -> Head:
+    """Five tokens of one query and one key that look one back, every pair with the same share of `energy` nats."""
+    schedule, query = RotarySchedule.geometric(32, 1000), np.ones(32)
+    queries, keys = np.tile(query, (5, 1)), np.tile(schedule.rotate(query, np.array(1)), (5, 1))
+    return Head.from_tokens(schedule, queries, keys, np.full(5, 0.2), energy / 32)
+
+
+def test_what_never_fails_is_not_tabulated(monkeypatch):
+    monkeypatch.setattr(accuracy, "_NEVER", np.inf)
+    by_tails = laws(carrier_alone(60.0), np.eye(5), 1, [12])
+    monkeypatch.undo()
+
+    def tabulated(*_):
+        raise AssertionError("tails were tabulated")
+
+    monkeypatch.setattr(accuracy, "saddlepoint_tails", tabulated)
+    # Four rivals, each with less than e^-28, and the tails' own end at r = 7.
+    np.testing.assert_allclose(laws(carrier_alone(60.0), np.eye(5), 1, [12]), by_tails, atol=1e-11)
+    with pytest.raises(AssertionError, match="tabulated"):
+        laws(carrier_alone(1.0), np.eye(5), 1, [12])
+
+
+@pytest.mark.parametrize("tokens", [2, 5])
+def test_accuracy_at_4096_tokens_against_simulation(tokens):
+    head, readout = carrier_head(4, tokens, 2, 0.3)
+    head = Head.from_tokens(head.schedule, 2 * head.queries, head.keys, head.key_weights, head.logit_scale)
+    rng, sequences, length = np.random.default_rng([SIMULATION_SEED, tokens]), 10_000, 4096
+    gains = np.exp(head.logit_scale * score_table(head.schedule, head.queries, head.keys, length))
+    query = target = rng.choice(tokens, size=sequences, p=head.query_weights)
+    sums = gains[query, 0, query][:, None] * readout[query]
+    for j in range(1, length):
+        drawn = rng.choice(tokens, size=sequences, p=head.key_weights)
+        target = drawn if j == 2 else target
+        sums += gains[query, j, drawn][:, None] * readout[drawn]
+    seen = float((sums.argmax(axis=1) == target).mean())
+    lower, point, upper = laws(head, readout, 2, [length])[:, 0]
+    error = 3.5 * np.sqrt(seen * (1 - seen) / sequences)
+    assert 0.05 < seen < 0.99
+    assert lower - error <= seen <= upper + error
+    # One rival: the bracket is a number. More: the copula is within .015 of simulation, as above.
+    assert abs(point - seen) <= error + (0 if tokens == 2 else 0.015)
 
 
 def test_bracket_of_another_target_does_not_hold():

@@ -35,10 +35,14 @@ from scipy.special import ndtr
 from theory.errors import TheoryError
 from theory.head import Head
 from theory.inputs import Lengths, check_array, check_lengths
-from theory.tails import Tails, covariances, saddlepoint_tails
+from theory.tails import Tails, saddlepoint_tails
 
 # Two keys at twenty tokens.
 _MOST_CASES = 400
+# Logits of so many offsets at a time.
+_OFFSETS = 256
+# Rivals that win with a chance below e^-28 < 1e-12 count as never.
+_NEVER = 28.0
 # Where the bracket is narrower its middle is the estimate.
 _NARROW = 1e-5
 # The trapezoidal rule, worst over equal scores: 1e-5 off for 20 tokens, 4e-4 for 256, both at the strongest loading,
@@ -66,16 +70,18 @@ class AccuracyLaw:
 def accuracy_law(head: Head, readout: Float64[np.ndarray, "key output"], offset: int, lengths: Lengths) -> AccuracyLaw:
     """Accuracy of reading the token K = `offset` back at each length, with `readout[b, y]` = (U W_V E_b)_y.
 
-    Tokens are drawn by the head's weights. Time grows as keys^4, keys^3 a query, and the sum of the
-    lengths. What is added to a whole row of the readout, or multiplies all of it, changes nothing
-    but by rounding. Raises TheoryError where the head is no vocabulary with the self key alone, where
-    the readout is not one finite score per key and token, or where a length does not hold the target.
+    Tokens are drawn by the head's weights. Time grows as keys^4, keys^3 a query; a length costs the copula over
+    its enumerated cases, and its keys what `saddlepoint_tails` says, little where they are light: these are estimated,
+    from a bound on their cumulants, to move a P(D_c <= 0) by at most 1e-4. What is added to a whole row of the readout,
+    or multiplies all of it, changes nothing but by rounding. Raises TheoryError where the head is no vocabulary with
+    the self key alone, where the readout is not one finite score per key and token, or where a length does not hold the
+    target.
     """
     _check(head, readout)
     each = tuple(check_lengths(offset, lengths).tolist())
     held = np.flatnonzero(head.key_weights)
     rows, weights = _of_order_one(readout, held), head.key_weights[held]
-    logits, self_logits = head.logits(-np.arange(max(each))), head.local_logits()[:, 0]
+    logits, self_logits = _logits(head, max(each)), head.local_logits()[:, 0]
     law = np.zeros((3, len(each)))
     for a in np.flatnonzero(head.query_weights):
         query = _Query(int(a), offset, float(self_logits[a]), logits[a][:, held], held, weights, rows)
@@ -111,14 +117,24 @@ class _Query:
             targets = list(zip(self.keys.tolist(), self.weights.tolist(), sums, strict=True))
 
         free = np.array([t for t in range(1, length) if t != self.offset], dtype=np.int64)
-        covariance = covariances(gains, self.weights, rows)
-        heavy, light = _split(free, covariance, len(self.keys))
-        case_sums, case_weights = _cases(gains[heavy], self.weights, rows)
-        tails, joint = saddlepoint_tails(gains[light], self.weights, rows), covariance[light].sum(axis=0)
+        heavy = _heavy(gains[free], self.weights, rows)
+        case_sums, case_weights = _cases(gains[free[heavy]], self.weights, rows)
+        rest = gains[np.delete(free, heavy)]
+        if _never_fails(rest, self.weights, rows, [(y, fixed + case_sums) for y, _, fixed in targets]):
+            return np.ones(3)
+        tails, joint = saddlepoint_tails(rest, self.weights, rows), _covariance(rest, self.weights, rows)
         law = np.zeros(3)
         for y, weight, fixed in targets:
             law += weight * (_chances(_failure_scores(tails, y, fixed + case_sums), joint, y) @ case_weights)
         return law
+
+
+def _logits(head: Head, length: int) -> Float64[np.ndarray, "query offset key"]:
+    """The score table, a block of offsets at a time: turned queries take more memory than their logits."""
+    table = np.empty((len(head.queries), length, len(head.keys)))
+    for first in range(0, length, _OFFSETS):
+        table[:, first : first + _OFFSETS] = head.logits(-np.arange(first, min(first + _OFFSETS, length)))
+    return table
 
 
 def _of_order_one(
@@ -132,18 +148,31 @@ def _of_order_one(
     return np.ldexp(rows, -np.frexp(np.abs(rows[held]).max())[1])
 
 
-def _split(
-    free: Int[np.ndarray, "free"], covariance: Float64[np.ndarray, "offset output output"], keys: int
-) -> tuple[Int[np.ndarray, "heavy"], Int[np.ndarray, "light"]]:
-    """The free offsets whose keys are enumerated, those of largest variance over all D_c, and the others."""
-    spread = covariance[free]
-    # Half the sum over y and c of Var(S_y - S_c), S the scores.
-    variance = spread.shape[1] * spread.trace(axis1=1, axis2=2) - spread.sum(axis=(1, 2))
-    ranked = free[np.argsort(-variance, kind="stable")]
+def _heavy(
+    gains: Float64[np.ndarray, "free key"],
+    weights: Float64[np.ndarray, "key"],
+    rows: Float64[np.ndarray, "key output"],
+) -> Int[np.ndarray, "heavy"]:
+    """The places of the offsets whose keys are enumerated, those of largest variance over all D_c."""
+    # About 0 in each row, half the sum over y and c of Var(S_y - S_c), S the scores, is the trace times their number.
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    means = gains @ (weights[:, None] * centred)
+    variance = np.square(gains) @ (weights * np.square(centred).sum(axis=1)) - np.square(means).sum(axis=1)
+    ranked = np.argsort(-variance, kind="stable")
     count = 0
-    while count < len(free) and keys ** (count + 1) <= _MOST_CASES:
+    while count < len(ranked) and len(weights) ** (count + 1) <= _MOST_CASES:
         count += 1
-    return ranked[:count], ranked[count:]
+    return ranked[:count]
+
+
+def _covariance(
+    gains: Float64[np.ndarray, "light key"],
+    weights: Float64[np.ndarray, "key"],
+    rows: Float64[np.ndarray, "key output"],
+) -> Float64[np.ndarray, "output output"]:
+    """Covariance of the scores, sums over the offsets of a row that is drawn at each."""
+    means = gains @ (weights[:, None] * rows)
+    return (rows * (weights * np.square(gains).sum(axis=0))[:, None]).T @ rows - means.T @ means
 
 
 def _cases(
@@ -157,6 +186,23 @@ def _cases(
         sums = (sums[:, None] + gain[:, None] * rows).reshape(-1, rows.shape[1])
         chances = np.multiply.outer(chances, weights).reshape(-1)
     return sums, chances
+
+
+def _never_fails(
+    gains: Float64[np.ndarray, "light key"],
+    weights: Float64[np.ndarray, "key"],
+    rows: Float64[np.ndarray, "key output"],
+    fixed: list[tuple[int, Float64[np.ndarray, "case output"]]],
+) -> bool:
+    """Whether every rival beats every target in every case with a chance below e^-`_NEVER`.
+
+    Hoeffding: of terms in [-x_t, x_t], P(R - E R <= -d) <= exp(-d^2 / (2 sum x_t^2)).
+    """
+    means = (weights * gains.sum(axis=0)) @ rows
+    reach = (gains * np.ptp(rows, axis=1)).max(axis=1)
+    distance = np.sqrt(2 * _NEVER * np.square(reach).sum())
+    sums = ((y, cases + means) for y, cases in fixed)
+    return all((case[:, [y]] - np.delete(case, y, axis=1) > distance).all() for y, case in sums)
 
 
 def _failure_scores(
