@@ -18,8 +18,10 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from empirics.edit import write_means
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
+from empirics.margin_penalty import MarginLoss
 from empirics.observe import Observation, observe
 from empirics.observe_transformer import TransformerObservation
 from empirics.spec import LearnedPositions, RunSpec, Spec
@@ -40,7 +42,10 @@ class Learner(Protocol):
         """One spec a run."""
 
     def step(self) -> Float64[Tensor, "run"]:
-        """Draw a batch for every run and make one step; the loss (nats) of each batch before it, on the CPU."""
+        """Draw a batch for every run and make one step; the loss (nats) of each batch before it, on the CPU.
+
+        A penalty on the margin is not in it, unless that is not finite: then it is the loss.
+        """
 
     def state(self) -> tuple[State, ...]:
         """Of each run all that it takes to go on with the same bits."""
@@ -62,16 +67,21 @@ class PlainLearner:
         self.specs: tuple[Spec, ...] = (spec,)
         self._device = device
         self._generator = torch.Generator().manual_seed(spec.seed)
-        self._model = AttentionHead(spec, self._generator).to(device)
+        self._model = initial(spec, self._generator).to(device)
+        self._margin_loss = MarginLoss(spec, device) if spec.penalty else None
         self._optimizer = adam(self._model, spec)
         self._step = 0
 
     def step(self) -> Float64[Tensor, "run"]:
-        spec = self._spec
+        spec, model = self._spec, self._model
         batch = draw_batch(spec, spec.batch, draw_length(spec, self._generator), self._generator).to(self._device)
-        loss = cross_entropy(self._model(*batch).scores, targets(spec, batch.tokens))
+        loss = cross_entropy(model(*batch).scores, targets(spec, batch.tokens))
         self._optimizer.zero_grad()
         loss.backward()
+        if self._margin_loss is not None:
+            penalty = self._margin_loss(model.embedding, model.query, model.key)
+            penalty.backward()
+            loss = loss if penalty.isfinite() else penalty
         self._optimizer.step()
         self._step += 1
         return loss.detach().double().cpu().reshape(1)
@@ -99,6 +109,14 @@ class PlainLearner:
     def finish(self) -> Iterator[tuple[AttentionHead, tuple[Observation, ...]]]:
         spec = self._spec
         yield self._model, observe(self._model, spec.evaluation_lengths, spec.evaluation_sequences, self._generator)
+
+
+def initial(spec: RunSpec, generator: torch.Generator) -> AttentionHead:
+    """The model before its first step: weights from the generator, and the means of the start where there is one."""
+    model = AttentionHead(spec, generator)
+    if spec.start is not None:
+        write_means(model, spec.start)
+    return model
 
 
 def adam(model: nn.Module, spec: Spec, fused: bool = False) -> torch.optim.Adam:

@@ -9,29 +9,29 @@ Source: arXiv 2607.18759, section 5 and appendix E; defaults are the reference s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
 
 from empirics.errors import EmpiricsError
+from empirics.means import Edit, MarginPenalty, Means, Strict
 
 EVALUATION_LENGTHS = (12, 16, 20, 24, 32, 40, 48)
 MOST_TOKENS = 1 << 28
 _MOST_ROWS = 1_000_001
+# These came later: left out of a text where they are None, they change no identifier of an earlier run.
+_LATER = ("start", "penalty", "edit")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Rotary(_Strict):
+class Rotary(Strict):
     """Rotary positions: pair i turns by base^(-2i/width) rad a token, with the width of a head."""
 
     kind: Literal["rope"] = "rope"
     base: float = Field(default=10_000.0, ge=1)
 
 
-class LearnedPositions(_Strict):
+class LearnedPositions(Strict):
     """One learned vector a position, added to the token embedding; `rows` of them.
 
     `decay` is a coupled L2 penalty, added to the gradient before Adam scales it, on this table alone.
@@ -42,35 +42,35 @@ class LearnedPositions(_Strict):
     decay: float = Field(default=0.0, ge=0)
 
 
-class RandomizedPositions(_Strict):
+class RandomizedPositions(Strict):
     """Learned vectors of which a batch of length L takes L random rows in rising order (Ruoss et al., 2023)."""
 
     kind: Literal["randomized"] = "randomized"
     rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1, le=_MOST_ROWS)
 
 
-class Sinusoidal(_Strict):
+class Sinusoidal(Strict):
     """Fixed vectors of sines and cosines, added to the token embedding (Vaswani et al., 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(default=10_000.0, ge=1)
 
 
-class LinearBias(_Strict):
+class LinearBias(Strict):
     """ALiBi: the logit of a key falls by `slope` nats a token (Press et al., 2022)."""
 
     kind: Literal["alibi"] = "alibi"
     slope: float = Field(default=0.5, ge=0, le=1e6)
 
 
-class BucketBias(_Strict):
+class BucketBias(Strict):
     """T5's kind of bias: one learned scalar a distance, begun at 0; distances from `buckets` - 1 on share the last."""
 
     kind: Literal["t5"] = "t5"
     buckets: int = Field(default=32, ge=1, le=_MOST_ROWS)
 
 
-class NoPositions(_Strict):
+class NoPositions(Strict):
     """No positions at all: the logit knows the two tokens and nothing else."""
 
     kind: Literal["none"] = "none"
@@ -82,7 +82,7 @@ Encoding = Annotated[
 ]
 
 
-class _TrainingSpec(_Strict):
+class _TrainingSpec(Strict):
     """What runs of both models share.
 
     `offset` is the target K in tokens back; lengths are in tokens, both ends included.
@@ -130,8 +130,9 @@ class _TrainingSpec(_Strict):
         """Canonical text of the spec, the one that is hashed and stored."""
         return self.model_dump_json(indent=1) + "\n"
 
-    def _check(self, encoding: BaseModel, deepest: int) -> None:
-        """Raise ValueError where lengths, offsets, heads and positions do not fit; `deepest` is the largest offset."""
+    def _check(self, encoding: Strict, deepest: int, trained: bool = True) -> None:
+        """Raise ValueError where lengths, offsets, heads and positions do not fit. The `deepest` offset need not lie
+        within the training lengths of a run that was not `trained`."""
         shortest, longest = self.train_lengths
         if not self.evaluation_lengths:
             raise ValueError("evaluation_lengths is empty: give one length or more")
@@ -147,7 +148,7 @@ class _TrainingSpec(_Strict):
             if tokens > MOST_TOKENS:
                 raise ValueError(f"{name} of {tokens} tokens is too large: {MOST_TOKENS} are the most")
         for name, least in (("training", shortest), ("evaluation", min(self.evaluation_lengths))):
-            if deepest >= least:
+            if deepest >= least and (trained or name == "evaluation"):
                 raise ValueError(
                     f"offset K = {deepest} must be below the shortest {name} length {least}: "
                     f"no token stands K back from the last one"
@@ -171,7 +172,8 @@ class RunSpec(_TrainingSpec):
 
     `temperature` multiplies the logits. With `attention` "linear" they weigh the values as they are, without
     softmax. With a `second_offset` the retrieval is conditioned on content: in the last position stands one of
-    two more tokens, the first of which asks for `offset`, the second for `second_offset`.
+    two more tokens, the first of which asks for `offset`, the second for `second_offset`. `start` is written into the
+    weights before the first step, `penalty` added to the loss; with an `edit` the run was made from its parent.
     """
 
     model: Literal["head"] = "head"
@@ -179,13 +181,37 @@ class RunSpec(_TrainingSpec):
     attention: Literal["softmax", "linear"] = "softmax"
     temperature: float = Field(default=1.0, gt=0, le=1e6)
     second_offset: int | None = Field(default=None, ge=0)
+    start: Means | None = None
+    penalty: MarginPenalty | None = None
+    edit: Edit | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> RunSpec:
-        self._check(self.encoding, max(self.offsets))
+        self._check(self.encoding, max(self.offsets), trained=self.edit is None)
         if self.second_offset is not None and 0 in self.offsets:
             raise ValueError("with a second offset the last position holds no content: give offsets of 1 or more")
+        self._check_means()
         return self
+
+    def _check_means(self) -> None:
+        """Raise ValueError where the run has no one mean profile, or what is said of its means does not fit it."""
+        for name in (name for name in _LATER if getattr(self, name) is not None):
+            if not isinstance(self.encoding, Rotary):
+                raise ValueError(f"{name} needs rotary positions, got {self.encoding.kind}: leave it out")
+            if self.second_offset is not None:
+                raise ValueError(f"{name} needs one offset, got {list(self.offsets)}: leave the second one out")
+        if self.start is not None:
+            self.start.check(self.width)
+            if self.vocabulary > self.width:
+                raise ValueError(f"start shifts {self.vocabulary} tokens alike: give a width of as many lanes or more")
+        if self.edit is not None:
+            self.edit.means.check(self.width)
+        elif self.penalty is not None:
+            self.penalty.check(self.offset, self.attention)
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: Callable[[RunSpec], dict[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name not in _LATER or value is not None}
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -199,7 +225,8 @@ class RunSpec(_TrainingSpec):
 
     @property
     def _name(self) -> str:
-        return self.encoding.kind if self.attention == "softmax" else f"{self.encoding.kind}-linear"
+        told = {"linear": self.attention == "linear", "start": self.start, "penalty": self.penalty, "edited": self.edit}
+        return "-".join([self.encoding.kind, *(name for name, holds in told.items() if holds)])
 
 
 class TransformerSpec(_TrainingSpec):

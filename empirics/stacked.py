@@ -19,25 +19,16 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from empirics.encodings import frequencies, sinusoids
 from empirics.head import AttentionHead
-from empirics.learner import State, check_state
-from empirics.observe import Observation, check_lengths, observe, summary
-from empirics.score_table import Places, Weights, adam, counts, loss_and_gradient
-from empirics.spec import (
-    BucketBias,
-    Encoding,
-    LearnedPositions,
-    LinearBias,
-    RandomizedPositions,
-    Rotary,
-    RunSpec,
-    Sinusoidal,
-    Spec,
-)
+from empirics.learner import State, check_state, initial
+from empirics.margin_penalty import MarginLoss
+from empirics.observe import Observation
+from empirics.observe_tables import observe_by_tables, places, table_shape
+from empirics.score_table import Weights, adam, loss_and_gradient
+from empirics.spec import BucketBias, Encoding, LearnedPositions, RandomizedPositions, RunSpec, Spec
 from empirics.tasks import draw_batch, draw_length, targets
 
-_MOST_ENTRIES = 1 << 24
+_PENALISED = ("embedding", "query", "key")
 
 
 @dataclass(frozen=True)
@@ -49,8 +40,8 @@ class StackKey:
 
 
 def stack_key(spec: Spec) -> StackKey:
-    """Runs with one key can train together where it says so: they differ in seed, offsets, temperature, learning rate
-    and the scalars of their encoding, or in how they are evaluated.
+    """Runs with one key can train together where it says so: they differ in seed, offsets, temperature, learning rate,
+    start, penalty and the scalars of their encoding, or in how they are evaluated.
 
     Tables pay where a step takes fewer multiplications through them than through the sequences: with L the longest
     training length, B the batch, m tokens, c keys and J offsets that the table tells apart (L or 1), J m c d + 3 c d^2
@@ -59,11 +50,12 @@ def stack_key(spec: Spec) -> StackKey:
     if not isinstance(spec, RunSpec):
         return StackKey(spec, False)
     free: dict[str, object] = {"seed": 0, "offset": 1, "temperature": 1.0, "learning_rate": 1e-3}
+    free |= {"start": None, "penalty": None}
     free |= {"evaluation_lengths": (spec.train_lengths[1],), "evaluation_sequences": 2}
     if spec.second_offset is not None:
         free["second_offset"] = 1
     shape = spec.model_copy(update=free | {"encoding": _without_scalars(spec.encoding)})
-    (offsets, keys), width = _table_shape(spec, spec.train_lengths[1]), spec.width
+    (offsets, keys), width = table_shape(spec, spec.train_lengths[1]), spec.width
     table = (
         offsets * spec.tokens * keys * width + 3 * keys * width**2 + spec.batch * spec.heads * keys * spec.vocabulary
     )
@@ -85,14 +77,18 @@ class StackedLearner:
         self.specs: tuple[Spec, ...] = self._specs
         self._step = 0
         self._generators = [torch.Generator().manual_seed(spec.seed) for spec in specs]
-        models = [AttentionHead(spec, one) for spec, one in zip(specs, self._generators, strict=True)]
+        models = [initial(spec, one) for spec, one in zip(specs, self._generators, strict=True)]
         self._shapes = {name: weight.shape for name, weight in models[0].named_parameters()}
         flat = [torch.cat([weight.detach().flatten() for weight in model.parameters()]) for model in models]
         self._weights = torch.stack(flat).to(dtype).numpy()
         self._gradient, self._first, self._second = (np.zeros_like(self._weights) for _ in range(3))
         self._views = [self._view(block) for block in self._weights]
         self._gradient_views = [self._view(block) for block in self._gradient]
-        self._places = [_places(spec, spec.train_lengths[1], self._weights.dtype) for spec in specs]
+        self._places = [places(spec, spec.train_lengths[1], self._weights.dtype) for spec in specs]
+        self._margin_losses = [MarginLoss(spec, dtype=dtype) if spec.penalty else None for spec in specs]
+        named = [(self.weights(index), self.gradient(index)) for index in range(len(specs))]
+        self._leaves = [[weights[name].requires_grad_() for name in _PENALISED] for weights, _ in named]
+        self._leaf_gradients = [[gradient[name] for name in _PENALISED] for _, gradient in named]
 
     def step(self) -> Float64[Tensor, "run"]:
         self._step += 1
@@ -106,6 +102,9 @@ class StackedLearner:
             )
             if isinstance(spec.encoding, LearnedPositions) and spec.encoding.decay:
                 gradient.positions[:] += weights.positions.dtype.type(spec.encoding.decay) * weights.positions
+            penalty = self._add_penalty(index)
+            if not math.isfinite(penalty):
+                losses[index] = penalty
             blocks = (self._weights, self._gradient, self._first, self._second)
             adam(*(block[index] for block in blocks), spec.learning_rate, self._step)
         return losses
@@ -126,8 +125,8 @@ class StackedLearner:
         for index, (spec, weights) in enumerate(zip(self._specs, self._weights, strict=True)):
             model = AttentionHead(spec)
             model.load_state_dict(self._named(weights))
-            check_lengths(spec, spec.evaluation_lengths, spec.evaluation_sequences)
-            yield model, tuple(self._observe(index, model, length) for length in spec.evaluation_lengths)
+            lengths, sequences = spec.evaluation_lengths, spec.evaluation_sequences
+            yield model, observe_by_tables(model, lengths, sequences, self._generators[index])
 
     def weights(self, index: int) -> dict[str, Tensor]:
         """The weights of one run under the names of the plain model; views, not copies."""
@@ -137,18 +136,16 @@ class StackedLearner:
         """The gradient of one run's last step, in the same way."""
         return self._named(self._gradient[index])
 
-    def _observe(self, index: int, model: AttentionHead, length: int) -> Observation:
-        """What `observe` says of a model; through its tables where these are smaller than what is looked up in them."""
-        spec = self._specs[index]
-        offsets, keys = _table_shape(spec, length)
-        if spec.heads * offsets * spec.tokens * keys > min(spec.evaluation_sequences * length, _MOST_ENTRIES):
-            (seen,) = observe(model, [length], spec.evaluation_sequences, self._generators[index])
-            return seen
-        batch = draw_batch(spec, spec.evaluation_sequences, length, self._generators[index])
-        places = _places(spec, length, self._weights.dtype)
-        wanted = targets(spec, batch.tokens).numpy()
-        sums = counts(self._views[index], places, batch.tokens.numpy(), batch.positions.numpy(), wanted)
-        return summary(spec, spec.evaluation_sequences, sums)
+    def _add_penalty(self, index: int) -> float:
+        """Add the gradient of a run's penalty, by autograd, to that of its loss; the penalty (nats), 0 without one."""
+        margin_loss = self._margin_losses[index]
+        if margin_loss is None:
+            return 0.0
+        leaves, sums = self._leaves[index], self._leaf_gradients[index]
+        penalty = margin_loss(*leaves)
+        for total, change in zip(sums, torch.autograd.grad(penalty, leaves), strict=True):
+            total += change
+        return penalty.item()
 
     def _view(self, block: np.ndarray) -> Weights:
         named = {name: tensor.numpy() for name, tensor in self._named(block).items()}
@@ -174,30 +171,6 @@ class StackedLearner:
         for part, block in self._blocks().items():
             state |= {f"{part}.{name}": tensor.clone() for name, tensor in self._named(block[index]).items()}
         return state
-
-
-def _places(spec: RunSpec, length: int, dtype: np.dtype) -> Places:
-    """Turns of the offsets 0 .. length - 1, vectors of as many absolute positions, computed in float64."""
-    encoding, places = spec.encoding, torch.arange(length)
-    angles, vectors = torch.zeros(0, 0, dtype=torch.float64), torch.zeros(0, 0, dtype=torch.float64)
-    if isinstance(encoding, Rotary):
-        angles = torch.outer(places.double(), frequencies(spec.head_width, encoding.base))
-    if isinstance(encoding, Sinusoidal):
-        vectors = sinusoids(places, spec.width, encoding.base)
-    return Places(
-        cosines=angles.cos().numpy().astype(dtype),
-        sines=angles.sin().numpy().astype(dtype),
-        vectors=vectors.numpy().astype(dtype),
-        slope=dtype.type(encoding.slope if isinstance(encoding, LinearBias) else 0),
-        scale=dtype.type(spec.temperature / math.sqrt(spec.head_width)),
-        softmax=spec.attention == "softmax",
-    )
-
-
-def _table_shape(spec: RunSpec, length: int) -> tuple[int, int]:
-    """Offsets that the table of a length tells apart, and its keys: tokens, and places where positions are vectors."""
-    vectors = isinstance(spec.encoding, LearnedPositions | RandomizedPositions | Sinusoidal)
-    return length if isinstance(spec.encoding, Rotary) else 1, spec.tokens + (length if vectors else 0)
 
 
 def _without_scalars(encoding: Encoding) -> Encoding:

@@ -207,9 +207,13 @@ def load_run(path: Path) -> AnyRun:
         evaluation = (path / "evaluation.json").read_bytes()
         if isinstance(spec, RunSpec):
             observed = _EVALUATION.validate_json(evaluation)
-            return Run(spec, _with_weights(AttentionHead(spec), weights), history, observed, record.seconds)
+            return Run(
+                spec, _with_weights(AttentionHead(spec), weights), history, observed, record.seconds, record.learner
+            )
         seen = _TRANSFORMER_EVALUATION.validate_json(evaluation)
-        return TransformerRun(spec, _with_weights(Transformer(spec), weights), history, seen, record.seconds)
+        return TransformerRun(
+            spec, _with_weights(Transformer(spec), weights), history, seen, record.seconds, record.learner
+        )
     except (SafetensorError, RuntimeError, ValidationError, TypeError, json.JSONDecodeError) as error:
         raise DamagedRun(f"run {path} cannot be read ({_one_line(error)}); it was left as it is") from None
 

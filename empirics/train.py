@@ -24,6 +24,7 @@ from empirics.head import AttentionHead
 from empirics.learner import Learner, PlainLearner, State
 from empirics.observe import Observation
 from empirics.observe_transformer import TransformerObservation
+from empirics.run import AnyRun, LossPoint, Run, TransformerRun
 from empirics.spec import RunSpec, Spec, TransformerSpec
 from empirics.stacked import StackedLearner, stack_key
 from empirics.transformer import Transformer
@@ -35,14 +36,6 @@ KEEP_SECONDS = 30.0
 Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class LossPoint:
-    """Training loss (nats) of the batch at a step, the first step being 1."""
-
-    step: int
-    loss: float
-
-
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """A run in training after `step` steps: all that it takes to go on with the same bits."""
@@ -52,34 +45,6 @@ class Checkpoint:
     history: tuple[LossPoint, ...]
     state: State
     learner: str
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run: the trained model, how its loss fell, and the evaluation that followed.
-
-    `seconds` is the wall time from the start, or the last one where it was cut, to the end of its evaluation, shared
-    out over the runs of its stack; `learner` is the way in which it was trained (`Learner.name`).
-    """
-
-    spec: RunSpec
-    model: AttentionHead
-    history: tuple[LossPoint, ...]
-    evaluation: tuple[Observation, ...]
-    seconds: float
-    learner: str = "plain"
-
-
-@dataclass(frozen=True, eq=False)
-class TransformerRun:
-    """The same of a transformer."""
-
-    spec: TransformerSpec
-    model: Transformer
-    history: tuple[LossPoint, ...]
-    evaluation: tuple[TransformerObservation, ...]
-    seconds: float
-    learner: str = "transformer"
 
 
 @dataclass(frozen=True)
@@ -98,7 +63,6 @@ class Failure:
         )
 
 
-AnyRun = Run | TransformerRun
 Keep = Callable[[Checkpoint], None]
 
 
@@ -152,12 +116,16 @@ def trains_stacked(spec: Spec, device: str = "cpu") -> bool:
 def learner_of(specs: Sequence[Spec], device: str = "cpu") -> Learner:
     """The learner of runs: a stack on the CPU where their tables pay, else one run, sequence by sequence.
 
-    Raises EmpiricsError where the device is not there or the runs cannot train together.
+    Raises EmpiricsError where the device is not there, the runs cannot train together, or were made by an edit.
     """
     _check_device(device)
     if len({stack_key(spec) for spec in specs}) != 1:
         raise EmpiricsError(f"{len(specs)} runs of more than one shape cannot train together: sweep them instead")
     spec = specs[0]
+    if isinstance(spec, RunSpec) and spec.edit is not None:
+        raise EmpiricsError(
+            f"run {spec.id} was made from run {spec.edit.parent} by an edit, it is not trained: carrier repair makes it"
+        )
     if trains_stacked(spec, device):
         return StackedLearner([spec for spec in specs if isinstance(spec, RunSpec)])
     if len(specs) > 1:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_spec
+from conftest import ROOT, tiny_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -22,6 +24,9 @@ from empirics.store import Store
 from empirics.sweep import sweep
 from empirics.tasks import draw_batch, draw_length, targets
 from empirics.train import train
+
+FLAT = {"query": [0.0] * 64, "key": [1.0] * 64}
+FAR = {"weight": 1.0, "reach": 99}
 
 
 def test_a_spec_is_its_text() -> None:
@@ -58,11 +63,30 @@ def test_a_spec_is_its_text() -> None:
         ({"train_lengths": (8, 900_000), "batch": 10_000}, "a batch of 9000000000 tokens is too large"),
         ({"encoding": {"kind": "rope", "base": 1e-308}}, "base: Input should be greater than or equal to 1"),
         ({"encoding": {"kind": "alibi", "slope": 1e39}}, "slope: Input should be less than or equal to 1000000"),
+        ({"encoding": {"kind": "ape"}, "penalty": FAR}, "penalty needs rotary positions, got ape: leave it out"),
+        ({"encoding": {"kind": "none"}, "start": FLAT}, "start needs rotary positions, got none"),
+        ({"second_offset": 4, "penalty": FAR}, "penalty needs one offset, got [2, 4]: leave the second one out"),
+        ({"attention": "linear", "penalty": FAR}, "penalty needs softmax attention, got linear"),
+        (
+            {"offset": 5, "penalty": {"weight": 1, "reach": 5}},
+            "penalty reaches 5 tokens, none of them K = 5 back: give 6",
+        ),
+        ({"penalty": {"weight": 0, "reach": 9}}, "penalty.weight: Input should be greater than 0"),
+        ({"penalty": {"weight": 1, "reach": 0}}, "penalty.reach: Input should be greater than or equal to 1"),
+        (
+            {"start": {"query": [0.0] * 64, "key": [0.0] * 63}},
+            "a mean query of 64 lanes and a mean key of 63 do not fit",
+        ),
+        ({"start": FLAT, "width": 32}, "do not fit width 32: give 32 of each"),
+        ({"start": FLAT, "vocabulary": 65}, "start shifts 65 tokens alike: give a width of as many lanes or more"),
+        ({"start": {"query": [math.nan] * 64, "key": [0.0] * 64}}, "start.query.0: Input should be a finite number"),
+        ({"edit": {"parent": "../x", "sha256": "0" * 64, "means": FLAT}}, "edit.parent: String should match pattern"),
+        ({"edit": {"parent": "x", "sha256": "0" * 63, "means": FLAT}}, "edit.sha256: String should match pattern"),
         ({"encoding": {"kind": "t5", "buckets": 10**13}}, "buckets: Input should be less than or equal to 1000001"),
     ],
 )
 def test_a_bad_spec_is_one_line(fields: dict, message: str) -> None:
-    with pytest.raises(EmpiricsError, match=message.replace("(", r"\(")) as caught:
+    with pytest.raises(EmpiricsError, match=re.escape(message)) as caught:
         run_spec(**fields)
     assert "\n" not in str(caught.value)
 
@@ -73,6 +97,29 @@ def test_a_bad_spec_is_one_line(fields: dict, message: str) -> None:
 def test_whatever_changes_the_weights_changes_the_identifier(field: str) -> None:
     other = {"learning_rate": 2e-3, "encoding": Rotary(base=1e5), "width": 32}.get(field, 3)
     assert run_spec(**{field: other}).id != run_spec().id
+
+
+def test_fields_that_came_later_change_no_identifier_of_an_earlier_run() -> None:
+    """The recorded id; the fields are in a text, and in its hash, where they say something."""
+    spec = run_spec(encoding=Rotary(), offset=2, seed=0)
+    assert spec.id == "rope-k2-d64-seed0-fbf78dd19487"
+    recorded = (ROOT / "docs" / "results" / "paper" / "results.json").read_text()
+    assert f'"{spec.id}"' in recorded
+    assert list(json.loads(spec.to_json())) == list(spec.model_dump()) == list(spec.model_dump(mode="json"))
+    assert not {"start", "penalty", "edit"} & set(spec.model_dump())
+    edit = {"parent": spec.id, "sha256": "ab" * 32, "means": FLAT}
+    for fields, name in (
+        ({"start": FLAT}, "rope-start-k2"),
+        ({"penalty": FAR}, "rope-penalty-k2"),
+        ({"edit": edit}, "rope-edited-k2"),
+        ({"start": FLAT, "attention": "linear"}, "rope-linear-start-k2"),
+        ({"start": FLAT, "penalty": FAR, "edit": edit}, "rope-start-penalty-edited-k2"),
+    ):
+        other = run_spec(**fields)
+        assert other.id.startswith(f"{name}-d64-seed0-") and not other.id.endswith("fbf78dd19487")
+        assert read_spec(other.to_json()) == other and fields.keys() <= json.loads(other.to_json()).keys()
+    assert run_spec(penalty=FAR).id != run_spec(penalty=FAR | {"reach": 98}).id
+    assert run_spec(start=FLAT).id != run_spec(start={"query": [0.0] * 64, "key": [math.nextafter(1, 2)] * 64}).id
 
 
 @pytest.mark.parametrize("encoding", [Rotary(), LearnedPositions()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -16,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
+from empirics import observe_tables
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
 from empirics.learner import PlainLearner
 from empirics.observe import observe
+from empirics.observe_tables import observe_by_tables
 from empirics.spec import (
     EVALUATION_LENGTHS,
     BucketBias,
@@ -37,7 +40,7 @@ from empirics.spec import (
 from empirics.stacked import StackedLearner, bytes_per_run, stack_key
 from empirics.table_loss import compiled, exponential
 from empirics.tasks import draw_batch, draw_length, targets
-from empirics.train import learner_of, train_together
+from empirics.train import learner_of, train, train_together
 
 ENCODINGS: tuple[Encoding, ...] = (
     Rotary(),
@@ -147,15 +150,71 @@ def test_an_evaluation_through_tables_is_what_the_model_does(encoding: Encoding,
         assert abs(ours.accuracy - theirs.accuracy) <= 1.5 / spec.evaluation_sequences
 
 
+def rounding(model: AttentionHead, length: int) -> float:
+    """By how much two float32 routes to an attention may differ, relatively.
+
+    A logit is a product of head_width lanes, each of two sums of width terms, turned; a sum of n terms rounds by n
+    units 2^-24 of the sum of their sizes. An attention is off by twice what its logits are, and a sum over the length.
+    """
+    spec, scale = model.spec, model.spec.temperature / math.sqrt(model.spec.head_width)
+    inputs = model.embedding.detach().abs()
+    asked, keys = inputs @ model.query.detach().abs().T, inputs @ model.key.detach().abs().T
+    logit = (2 * spec.width + spec.head_width + 8) * 2 * scale * (asked @ keys.T).max().item()
+    return 2.0**-24 * 2 * (2 * logit + length + 6)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"heads": 2}, {"heads": 2, "second_offset": 1}])
+def test_an_observation_by_tables_is_that_of_the_model(knobs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same draws, which come in parts: accuracy exactly, attention and its errors to rounding; 2048 tokens too."""
+    model = train(small(Rotary(), steps=500, learning_rate=3e-3, **knobs)).model
+    lengths, sequences = (12, 48, 2048), 170
+    ours, theirs = (torch.Generator().manual_seed(4) for _ in range(2))
+    plain = observe(model, lengths, sequences, theirs)
+    monkeypatch.setattr(observe_tables, "_PART_TOKENS", 5000)
+    monkeypatch.setattr(observe_tables, "observe", None)
+    seen = observe_by_tables(model, lengths, sequences, ours)
+    assert torch.equal(ours.get_state(), theirs.get_state())
+    for one, other in zip(seen, plain, strict=True):
+        relative = rounding(model, one.length)
+        assert relative < 1e-2
+        assert (one.length, one.sequences, one.offset) == (other.length, other.sequences, other.offset)
+        assert one.accuracy == other.accuracy
+        assert np.array(one.by_head) == pytest.approx(np.array(other.by_head), rel=relative)
+        assert np.array(one.attention) == pytest.approx(np.array(other.attention), rel=relative)
+        # A standard error moves by no more than the attention of the sequences does, which is 1 at most.
+        off = relative / math.sqrt(sequences - 1)
+        assert np.array(one.error_by_head) == pytest.approx(np.array(other.error_by_head), abs=off)
+        assert np.array(one.attention_error) == pytest.approx(np.array(other.attention_error), abs=off)
+    assert seen[0].accuracy > 0.8, "a model that has learnt, whose attention is not flat"
+
+
+def test_an_observation_by_tables_refuses_what_the_plain_one_does() -> None:
+    model = AttentionHead(small(Rotary()), torch.Generator().manual_seed(0))
+    with pytest.raises(EmpiricsError, match="length 2 holds no token K = 2 back"):
+        observe_by_tables(model, [2], 100, torch.Generator())
+    with pytest.raises(EmpiricsError, match="cannot be observed: give 2 sequences or more"):
+        observe_by_tables(model, [16384], 1 << 20, torch.Generator())
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     field=st.sampled_from(["width", "heads", "vocabulary", "batch", "steps", "train_lengths", "attention"]),
-    free=st.sampled_from([{"seed": 9}, {"offset": 3}, {"temperature": 3.0}, {"encoding": Rotary(base=2.0)}]),
+    free=st.sampled_from(
+        [
+            {"seed": 9},
+            {"offset": 3},
+            {"temperature": 3.0},
+            {"encoding": Rotary(base=2.0)},
+            {"penalty": {"weight": 1.0, "reach": 9}},
+        ]
+    ),
 )
 def test_runs_of_one_shape_share_a_key_and_no_others(field: str, free: dict) -> None:
     spec = run_spec()
     values = {"width": 32, "heads": 2, "train_lengths": (4, 12), "attention": "linear"}
     assert stack_key(spec) == stack_key(run_spec(**free))
+    if field == "attention":
+        free = {name: value for name, value in free.items() if name != "penalty"}
     assert stack_key(spec) != stack_key(run_spec(**free, **{field: values.get(field, 30)}))
 
 

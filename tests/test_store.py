@@ -50,6 +50,7 @@ def test_a_stored_run_is_the_run_that_was_trained(tiny_store: Store) -> None:
     """Training alone and in a sweep gives the same bits."""
     stored, trained = tiny_store.load(tiny_spec()), train(tiny_spec())
     assert stored.spec == trained.spec and stored.history == trained.history
+    assert stored.learner == trained.learner == "stacked"
     assert stored.evaluation == trained.evaluation
     for name, parameter in trained.model.state_dict().items():
         assert torch.equal(stored.model.state_dict()[name], parameter)
