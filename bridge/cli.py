@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from bridge.commands import inspect, predict, reproduce, runs, train, verify
+from bridge.commands import design, inspect, predict, repair, reproduce, runs, train, verify
 from bridge.errors import BridgeError
 from empirics.errors import EmpiricsError
 from theory.errors import TheoryError
@@ -26,7 +26,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (verify.verify, reproduce.reproduce, inspect.inspect, predict.predict, train.train, train.demo):
+for command in (
+    verify.verify,
+    reproduce.reproduce,
+    inspect.inspect,
+    predict.predict,
+    design.design,
+    repair.repair,
+    train.train,
+    train.demo,
+):
     app.command()(command)
 app.add_typer(runs.app, name="runs")
 

@@ -12,6 +12,7 @@ from bridge.documents import Document
 from bridge.tables import Table, number
 from empirics.observe import Observation
 from empirics.observe_transformer import TransformerObservation
+from empirics.spec import RunSpec
 from empirics.store import RunRecord
 from empirics.train import AnyRun, Run, TransformerRun
 
@@ -63,7 +64,8 @@ def account_table(told: Account) -> Table:
 
 def run_table(run: AnyRun) -> Table:
     """What a run did directly after training: accuracy by length, and each peak with the offset at which it stands."""
-    title = f"{run.spec.id}: directly after training"
+    made = isinstance(run.spec, RunSpec) and run.spec.edit is not None
+    title = f"{run.spec.id}: directly after {'its edit' if made else 'training'}"
     if isinstance(run, TransformerRun):
         shift = ("L", "accuracy", "head with most attention at -K", "its attention there", "it selects")
         return Table(title, shift, tuple(_shift_row(seen) for seen in run.evaluation))

@@ -8,13 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from bridge.commands.options import Device, Json, OutFolder, PresetName, RunsFolder
-from bridge.commands.terminal import finish, lengths_from, needs_training_extra, progress, say, show
+from bridge.commands.terminal import check_length, finish, lengths_from, needs_training_extra, progress, say, show
+from bridge.designs import ATTENTION, start_means
 from bridge.errors import BridgeError
 from bridge.head_views import carrier_notes
 from bridge.output import output_folder
 from empirics.spec import EVALUATION_LENGTHS, RunSpec, run_spec
 
 _EVALUATION_LENGTHS = ",".join(map(str, EVALUATION_LENGTHS))
+_PENALTY_WEIGHT = 0.1
 _KINDS = ("rope", "ape", "randomized", "sinusoidal", "alibi", "t5", "none")
 # The encodings that each of these options belongs to.
 _BELONGS = {
@@ -41,6 +43,13 @@ def train(
     slope: Annotated[float | None, typer.Option(help="Slope of alibi in nats a token; else 0.5.")] = None,
     buckets: Annotated[int | None, typer.Option(help="Distances that t5 tells apart; else 32.")] = None,
     decay: Annotated[float | None, typer.Option(help="Weight decay on learned positions (coupled L2); else 0.")] = None,
+    start_length: Annotated[
+        int | None, typer.Option(help="Start from the best carrier for contexts to so many tokens (attention .9).")
+    ] = None,
+    margin_reach: Annotated[
+        int | None, typer.Option(help="Add to the loss what the means alone lose in a context of so many tokens.")
+    ] = None,
+    margin_weight: Annotated[float | None, typer.Option(help="Weight of that penalty; else 0.1.")] = None,
     vocabulary: Annotated[int, typer.Option(help="Number of tokens m.")] = 20,
     train_lengths: Annotated[str, typer.Option(help="Shortest and longest training length.")] = "8,16",
     evaluation_lengths: Annotated[str, typer.Option(help="Lengths observed after training.")] = _EVALUATION_LENGTHS,
@@ -71,7 +80,11 @@ def train(
         batch=batch,
         learning_rate=learning_rate,
         seed=seed,
+        penalty=_penalty(margin_reach, margin_weight),
     )
+    if start_length is not None:
+        start = start_means(spec, check_length("--start-length", start_length), ATTENTION)
+        spec = run_spec(**dict(spec) | {"start": start})
     with needs_training_extra():
         from bridge.run_views import run_document, run_table
         from empirics.store import Store
@@ -124,6 +137,13 @@ def demo(
     show(False, dict, (shown,), carrier_notes(told.prediction))
     show(False, dict, (accuracies,), tuple(f"written: {file}" for file in files))
     finish(size is Preset.SMOKE or (printed.as_recorded and told.agrees and holds_in_range_only(pinned)))
+
+
+def _penalty(reach: int | None, weight: float | None) -> dict[str, float] | None:
+    """Fields of a penalty on the margin."""
+    if reach is None and weight is not None:
+        raise BridgeError("--margin-weight is that of the penalty of --margin-reach: give both, or neither")
+    return None if reach is None else {"weight": _PENALTY_WEIGHT if weight is None else weight, "reach": reach}
 
 
 def _encoding(kind: str, scalars: dict[str, float | int | None], rows: int) -> dict[str, Any]:
