@@ -96,6 +96,14 @@ def asking(length: int) -> range:
     return range(length - min(max(length // 16, 1), _MOST_QUERIES), length)
 
 
+def profile_at_the_end(head: HeadActivations, offsets: int) -> Float64[np.ndarray, "_offset"]:
+    """Mean attention by offset of the queries at the end, as far as the first of them holds it."""
+    places = np.array(asking(head.length))
+    attention = softmax(head.logits(0, asking(head.length)), axis=1)
+    held = np.arange(min(offsets, places[0] + 1))
+    return attention[np.arange(len(places))[:, None], places[:, None] - held].mean(axis=0)
+
+
 def _profiles(
     network: Network,
     tokens: Int64[np.ndarray, "window position"],
@@ -120,7 +128,7 @@ def _profiles(
                 whole = LayerActivations(stream[None], maps[layer], model.positions[layer])
                 for index, head in enumerate(whole.heads()):
                     for length in some:  # noqa: B023
-                        profile = _profile(head.first(length), offsets)
+                        profile = profile_at_the_end(head.first(length), offsets)
                         place = layers.index(layer), index, window, lengths.index(length)  # noqa: B023
                         profiles[place][: len(profile)] = profile
 
@@ -140,14 +148,6 @@ def _observed(
         for place, layer in enumerate(layers)
         for head in range(mean.shape[1])
     )
-
-
-def _profile(head: HeadActivations, offsets: int) -> Float64[np.ndarray, "_offset"]:
-    """Mean attention by offset of the queries at the end, as far as the first of them holds it."""
-    places = np.array(asking(head.length))
-    attention = softmax(head.logits(0, asking(head.length)), axis=1)
-    held = np.arange(min(offsets, places[0] + 1))
-    return attention[np.arange(len(places))[:, None], places[:, None] - held].mean(axis=0)
 
 
 def _passes(positions: Sequence[LayerPositions], lengths: Sequence[int]) -> list[list[int]]:
