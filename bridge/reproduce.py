@@ -40,13 +40,13 @@ class Reproduced:
         return all(cell.as_recorded for cell in self.cells)
 
 
-def steps_to_train(targets: Sequence[Target], preset: Preset, store: Store) -> int:
+def steps_to_train(targets: Sequence[Target | Study], preset: Preset, store: Store) -> int:
     """Optimizer steps of the runs that are not there."""
     return sum(spec.steps for spec in missing(_specs(targets, preset), store))
 
 
 def train_targets(
-    targets: Sequence[Target],
+    targets: Sequence[Target | Study],
     preset: Preset,
     store: Store,
     executor: Executor | None = None,
@@ -54,7 +54,7 @@ def train_targets(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> None:
-    """Train the missing runs of all targets, each once."""
+    """Train the missing runs of all targets and studies, each once."""
     sweep(_specs(targets, preset), store, executor, workers, device, progress)
 
 
@@ -79,7 +79,7 @@ def reproduce(targets: Sequence[Target], preset: Preset, store: Store, out: Path
 
 
 def conduct(study: Study, preset: Preset, place: Place, out: Path) -> Reproduced:
-    """Measure a study on the checkpoints that are there, and write tables and pictures to `out`.
+    """Measure a study on the runs and checkpoints that are there, and write tables and pictures to `out`.
 
     Raises BridgeError as the study's measurements, and where `out` cannot be written.
     """
@@ -90,7 +90,9 @@ def conduct(study: Study, preset: Preset, place: Place, out: Path) -> Reproduced
         files += save_results(out, f"{study.id}-{number}", beside)
     for name, figure in findings.drawn.items():
         files += save_figure(out, f"{study.id}-{name}", figure)
-    return Reproduced(study, cells, findings.tables, (), files)
+    store = Store(place.runs)
+    runs = tuple(store.load(spec) for spec in study.specs_at(preset))
+    return Reproduced(study, cells, findings.tables, runs, files)
 
 
 def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Reproduced:
@@ -103,5 +105,5 @@ def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Rep
     return Reproduced(target, cells, companions, runs, save_results(out, target.id, shown, figure))
 
 
-def _specs(targets: Sequence[Target], preset: Preset) -> tuple[Spec, ...]:
+def _specs(targets: Sequence[Target | Study], preset: Preset) -> tuple[Spec, ...]:
     return tuple(dict.fromkeys(spec for target in targets for spec in target.specs_at(preset)))

@@ -65,7 +65,7 @@ def summary_line(results: Sequence[Reproduced]) -> str:
     printed = [cell for cell in cells if cell.printed.bound is Bound.EQUAL]
     bars = [cell for cell in cells if cell.printed.bound is not Bound.EQUAL]
     parts = []
-    if printed and all(cell.verdict is Verdict.OUT_OF_REGIME for cell in printed):
+    if printed and all(cell.verdict in (Verdict.OUT_OF_REGIME, Verdict.NOT_RUN) for cell in printed):
         parts.append(f"{len(printed)} printed numbers, none compared: these runs are not at the paper's settings")
     elif printed:
         back = sum(cell.agrees for cell in printed)

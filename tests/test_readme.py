@@ -124,7 +124,7 @@ def test_links_exist_and_every_command_but_demo_is_shown() -> None:
     for link in re.findall(r"\]\(([^)]+)\)", README):
         assert link.startswith("https://") or (ROOT / link).exists(), link
     used = {shlex.split(line)[1] for line in commands() if line.startswith("carrier ")}
-    assert used == {"verify", "reproduce", "train", "runs", "predict", "inspect"}
+    assert used == {"verify", "reproduce", "train", "runs", "predict", "inspect", "design", "repair"}
 
 
 def run_python(code: str, folder: Path) -> str:

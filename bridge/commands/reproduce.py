@@ -27,7 +27,10 @@ from bridge.output import output_folder
 def reproduce(
     targets: Annotated[
         list[str],
-        typer.Argument(help="table-1 ... table-8, figure-1 ... figure-6, text-claims, all (of these); real-heads."),
+        typer.Argument(
+            help="table-1 ... table-8, figure-1 ... figure-6, text-claims, all (of these); studies: real-heads, "
+            "surgery, real-surgery."
+        ),
     ],
     preset: PresetName = "paper",
     runs: RunsFolder = Path("runs"),
@@ -45,12 +48,12 @@ def reproduce(
     """
     with needs_training_extra():
         from bridge import paper
-        from bridge.paper.target import preset_of
+        from bridge.paper.target import Target, preset_of
         from bridge.reproduce import conduct, measure, steps_to_train, train_targets
         from bridge.results import results_document, save_summary, summary_line
         from bridge.sources.cache import default_cache
         from bridge.studies import STUDIES
-        from bridge.studies.study import Place
+        from bridge.studies.study import Place, Study
         from empirics.executors import cluster, local_pool
         from empirics.store import Store
 
@@ -58,22 +61,23 @@ def reproduce(
     studies = tuple(study for study in STUDIES if study.id in targets)
     named = [name for name in dict.fromkeys(targets) if name not in {study.id for study in studies}]
     chosen = paper.TARGETS if "all" in named else tuple(paper.target(name) for name in named)
-    if studies and (scheduler or device != "cpu"):
-        raise BridgeError(
-            f"{studies[0].id} trains nothing and runs on this machine's CPU: drop --scheduler and --device"
-        )
+    idle = [study.id for study in studies if not study.specs_at(size)]
+    if idle and (scheduler or device != "cpu"):
+        raise BridgeError(f"{idle[0]} trains nothing and runs on this machine's CPU: drop --scheduler and --device")
     if cache and not studies:
         raise BridgeError("--cache is for studies of real checkpoints, such as real-heads: drop it")
     folder, store = output_folder(out), Store.open(runs)
-    if chosen:
+    trained: tuple[Target | Study, ...] = (*chosen, *(study for study in studies if study.specs_at(size)))
+    if trained:
         place = cluster(scheduler) if scheduler else local_pool(workers or 2)
-        with progress(steps_to_train(chosen, size, store), "training") as advance, place as executor:
-            train_targets(chosen, size, store, executor, workers, device, advance)
+        with progress(steps_to_train(trained, size, store), "training") as advance, place as executor:
+            train_targets(trained, size, store, executor, workers, device, advance)
     with progress(len(chosen), "measuring") as advance:
         results = measure(chosen, size, store, folder, advance)
     for study in studies:
         with progress(None, study.id) as advance:
-            results += (conduct(study, size, Place(models, cache or default_cache(), workers or 2, advance), folder),)
+            where = Place(models, cache or default_cache(), runs, workers or 2, advance)
+            results += (conduct(study, size, where, folder),)
     document = results_document(results, size, store, perf_counter() - started)
     files = save_summary(folder, results, document)
     show(

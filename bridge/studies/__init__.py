@@ -1,8 +1,8 @@
-"""Experiments on real checkpoints, one module each; `carrier reproduce` runs them by name."""
+"""Experiments of our own; `carrier reproduce` runs them by name."""
 
 from __future__ import annotations
 
-from bridge.studies import real_heads
+from bridge.studies import real_heads, real_surgery, surgery
 from bridge.studies.study import Study
 
-STUDIES: tuple[Study, ...] = (real_heads.STUDY,)
+STUDIES: tuple[Study, ...] = (real_heads.STUDY, surgery.STUDY, real_surgery.STUDY)

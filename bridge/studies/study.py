@@ -1,8 +1,9 @@
-"""What a study is: measurements on real checkpoints, and bars for some of them that were fixed before it was run.
+"""What a study is: measurements of our own, and bars for some of them that were fixed before it was run.
 
 A target of the paper compares with printed numbers (`bridge.paper.target`); a study has bars: a number is
-to be at most, or at least, so much. Every number has its spread, or the standard error that stands in for it, and
-what was measured without a bar stands in tables beside.
+to be at most, or at least, so much. It works on real checkpoints, or on runs that are trained for it. Every number
+has its spread, or the standard error that stands in for it, and what was measured without a bar stands in tables
+beside.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from typing import Any
 from bridge.compare import Measured, Verdict
 from bridge.paper.target import Cell, CellKey, Preset, Printed
 from bridge.tables import Table, number
+from empirics.spec import Spec
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a study finds models, keeps what networks computed, and how it shares its work."""
+    """Where a study finds models and its runs, keeps what networks computed, and how it shares its work."""
 
     models: Path | None
     cache: Path
+    runs: Path
     workers: int
     advance: Callable[[int], None] = lambda steps: None
 
@@ -42,7 +45,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment on real checkpoints. `bars` have the verdict on record; what needs an absent model is not run."""
+    """An experiment. `bars` have the verdict on record; what needs an absent model is not run; `specs` gives the runs
+    of a preset, which are trained before it is measured."""
 
     id: str
     title: str
@@ -50,6 +54,11 @@ class Study:
     bars: tuple[Printed, ...]
     measure: Callable[[Preset, Place], Findings]
     notes: tuple[str, ...] = ()
+    specs: Callable[[Preset], tuple[Spec, ...]] = lambda preset: ()
+
+    def specs_at(self, preset: Preset) -> tuple[Spec, ...]:
+        """The specs of a preset."""
+        return self.specs(preset)
 
     def cells(self, findings: Findings, preset: Preset) -> tuple[Cell, ...]:
         """Every bar with the number measured and its verdict."""
