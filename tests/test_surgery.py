@@ -19,10 +19,11 @@ from bridge.errors import BridgeError
 from bridge.sources.run import head_of_run
 from bridge.sources.transformer import head_of_transformer
 from bridge.studies import shift_heads
-from bridge.studies.surgery import STUDY
+from bridge.studies.surgery import STUDY, reached
 from bridge.studies.surgery_arms import (
     ALIGNED,
     EQUAL,
+    LENGTH,
     OTHER,
     PRESCRIBED,
     RANDOM,
@@ -33,7 +34,7 @@ from bridge.studies.surgery_arms import (
     measure_arm,
     other_offset,
 )
-from bridge.studies.surgery_tables import deviations, pooled_deviations, worst_pooled
+from bridge.studies.surgery_tables import deviations, extreme, pooled_deviations, worst_pooled
 from bridge.surgery import Wanted, law_and_error, repair_run
 from empirics.observe_tables import observe_by_tables
 from empirics.spec import LearnedPositions, LinearBias, NoPositions, Rotary, RunSpec, run_spec, transformer_spec
@@ -71,6 +72,11 @@ def test_a_repaired_head_holds_what_the_exact_law_says_of_it(paper_store: Store,
     assert abs(made.carrier().energy - energy.written) < 1e-4
     for name in ("embedding", "value", "readout"):
         assert (getattr(rotary_run.model, name) == getattr(done.run.model, name)).all()
+    # Where a sample of a nearly sure head has next to no spread, the law's own error stands.
+    law_error = law_and_error(made, 2, LENGTHS, [1024] * 3)[1]
+    sample = np.array([seen.error_by_head[0][2] for seen in after.observations])
+    np.testing.assert_allclose(after.exact.standard_error, np.maximum(law_error, sample), rtol=1e-6)
+    assert (after.exact.standard_error > sample).any()
     edit = done.run.spec.edit
     assert edit is not None and (edit.parent, edit.sha256) == (rotary_run.spec.id, hashed)
     assert done.accuracy is not None and done.accuracy[1].point.min() > 0.999
@@ -163,6 +169,19 @@ def test_deviations_of_means_over_seeds() -> None:
     np.testing.assert_allclose([deviations(one)[0, 0] for one in found], [2, -1], atol=1e-9)
     np.testing.assert_allclose(pooled_deviations(found), [0.005 / (0.01 / np.sqrt(2))], atol=1e-9)
     assert worst_pooled(found, 16).value == pytest.approx(0.5 * np.sqrt(2))
+
+
+def test_the_least_of_a_prescribed_arm_is_the_least(arms: dict[str, ArmResult]) -> None:
+    """Of two runs the one that holds less, in attention and in accuracy; of another arm nothing."""
+    assert extreme([0.3, 0.1, 0.2], "least").value == 0.1 and extreme([0.3, 0.1, 0.2], "greatest").value == 0.3
+    own = arms[PRESCRIBED]
+    longer = {"lengths": (16, 128, LENGTH)}
+    worse = {"observed": own.observed - 0.2, "accuracy": own.accuracy - 0.1}
+    two = [ArmResult(**(vars(own) | longer)), ArmResult(**(vars(own) | longer | worse))]
+    found = reached("row", [*two, ArmResult(**(vars(arms[RANDOM]) | longer))])
+    assert found["row", f"least attention L={LENGTH}"].value == pytest.approx(own.observed[0, -1] - 0.2)
+    assert found["row", f"least accuracy L={LENGTH}"].value == pytest.approx(own.accuracy[-1] - 0.1)
+    assert reached("row", [own]) == {}
 
 
 def test_repair_as_a_person_runs_it(paper_store: Store, rotary_run: Run, tmp_path: Path) -> None:

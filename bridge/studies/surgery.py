@@ -139,7 +139,7 @@ def measure(preset: Preset, place: Place) -> Findings:
     designed = designed_training.measure(preset, place, size.seeds)
     measured = _arm_numbers(arms) | dict(shifted.measured) | dict(designed.measured)
     for name, found in by_variant.items():
-        measured |= _reached(f"{PRESCRIBED}, {name}", found)
+        measured |= reached(f"{PRESCRIBED}, {name}", found)
     tables = (
         *(accuracy_table(arms, offset) for offset in size.offsets),
         *(attention_table(arms, offset) for offset in size.offsets),
@@ -152,6 +152,17 @@ def measure(preset: Preset, place: Place) -> Findings:
     from bridge.figures.surgery_study import arms_figure
 
     return Findings(measured, tables, {"arms": arms_figure(arms, _DRAWN_OFFSET), **shifted.drawn, **designed.drawn}, ())
+
+
+def reached(row: str, several: Sequence[ArmResult]) -> dict[CellKey, Measured]:
+    """The least attention, over heads too, and the least accuracy at `LENGTH` with the prescribed carrier."""
+    repaired = [one for one in several if one.arm == PRESCRIBED and LENGTH in one.lengths]
+    if not repaired:
+        return {}
+    at = repaired[0].lengths.index(LENGTH)
+    attention = extreme([float(share) for one in repaired for share in one.observed[:, at]], "least")
+    accuracy = extreme([float(one.accuracy[at]) for one in repaired], "least")
+    return {(row, f"least attention L={LENGTH}"): attention, (row, f"least accuracy L={LENGTH}"): accuracy}
 
 
 def _reference(size: _Size) -> tuple[RunSpec, ...]:
@@ -193,18 +204,7 @@ def _arm_numbers(arms: Sequence[ArmResult]) -> dict[CellKey, Measured]:
     far = [one.accuracy[np.array(one.lengths) > 500] for one in arms if one.arm == RANDOM and one.lengths[-1] > 500]
     if far:
         measured[RANDOM, "greatest accuracy beyond L=500"] = extreme([float(one.max()) for one in far], "greatest")
-    return measured | _reached(f"{PRESCRIBED}, K=2..5", [one for one in arms if one.spec.offset > 1])
-
-
-def _reached(row: str, several: Sequence[ArmResult]) -> dict[CellKey, Measured]:
-    """The least attention, over heads too, and the least accuracy at `LENGTH` with the prescribed carrier."""
-    repaired = [one for one in several if one.arm == PRESCRIBED and LENGTH in one.lengths]
-    if not repaired:
-        return {}
-    at = repaired[0].lengths.index(LENGTH)
-    attention = extreme([float(share) for one in repaired for share in one.observed[:, at]], "least")
-    accuracy = extreme([float(one.accuracy[at]) for one in repaired], "least")
-    return {(row, f"least attention L={LENGTH}"): attention, (row, f"least accuracy L={LENGTH}"): accuracy}
+    return measured | reached(f"{PRESCRIBED}, K=2..5", [one for one in arms if one.spec.offset > 1])
 
 
 def _bars() -> tuple[Printed, ...]:
