@@ -195,12 +195,7 @@ def design_document(made: Designed) -> Document:
         "offset": -made.asked.offset,
         "length": made.asked.length,
         "attention": made.asked.attention,
-        "margin": {
-            "value": design.margin,
-            "lower": made.certified.value.lower,
-            "upper": made.certified.value.upper,
-            "competitor": made.certified.competitor,
-        },
+        "margin": margin_document(design, made.certified),
         "energy": {"bound": made.bound, "means": made.means},
         "pairs": [
             {"frequency": float(frequency), "weight": float(weight)}
@@ -225,4 +220,14 @@ def design_document(made: Designed) -> Document:
             "margin": made.frequencies.margin,
             "bound": made.frequencies.bound,
         },
+    }
+
+
+def margin_document(design: Design, certified: CertifiedMargin) -> Document:
+    """A design's margin, nats per nat of energy, and the certificate of it; the competitor is a delta."""
+    return {
+        "value": design.margin,
+        "lower": certified.value.lower,
+        "upper": certified.value.upper,
+        "competitor": certified.competitor,
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bridge.account import Account
 from bridge.compare import LIMIT
+from bridge.designs import margin_document
 from bridge.documents import Document
 from bridge.surgery import Energies, Repair
 from bridge.tables import Table
@@ -42,7 +43,7 @@ def repair_table(done: Repair, head: int) -> Table:
 
 def repair_document(done: Repair, path: Path, files: Sequence[Path]) -> Document:
     """`carrier repair` as JSON. Energies are in nats, margins in nats per nat of energy."""
-    edit, certified = done.run.spec.edit, done.margin
+    edit = done.run.spec.edit
     return {
         "id": done.run.spec.id,
         "path": str(path),
@@ -54,12 +55,7 @@ def repair_document(done: Repair, path: Path, files: Sequence[Path]) -> Document
             for name in ("attention", "accuracy", "energy")
             if getattr(done.wanted, name) is not None
         },
-        "margin": {
-            "value": done.design.margin,
-            "lower": certified.value.lower,
-            "upper": certified.value.upper,
-            "competitor": certified.competitor,
-        },
+        "margin": margin_document(done.design, done.margin),
         "reached": done.reached,
         "lengths": list(done.after[0].exact.lengths),
         "heads": [

@@ -118,7 +118,7 @@ def demo(
 
     size, target = preset_of(preset), paper.target("table-7")
     specs = [spec for spec in (*target.specs, *learned(2, 1)) if isinstance(spec, RunSpec)]
-    rotary_spec, learned_spec = (spec for spec in shrink(tuple(specs), size) if isinstance(spec, RunSpec))
+    rotary_spec, learned_spec = shrink(tuple(specs), size)
     folder, store = output_folder(out), Store.open(runs)
     if todo := missing([rotary_spec, learned_spec], store):
         say(f"training {len(todo)} heads: K=2, seed 0, rotary and learned positions; seconds")

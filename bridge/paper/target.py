@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from matplotlib.figure import Figure
 
@@ -20,6 +20,7 @@ from empirics.spec import LearnedPositions, Rotary, RunSpec, Spec, run_spec
 from empirics.train import AnyRun
 
 CellKey = tuple[str, str]
+AnySpec = TypeVar("AnySpec", bound=Spec)
 
 _LEGEND = (
     "spread: standard deviation over seeds; - where there is one seed",
@@ -145,13 +146,13 @@ def preset_of(name: str) -> Preset:
     return Preset(name)
 
 
-def shrink(specs: tuple[Spec, ...], preset: Preset) -> tuple[Spec, ...]:
+def shrink(specs: tuple[AnySpec, ...], preset: Preset) -> tuple[AnySpec, ...]:
     """The specs of the paper at the size of a preset; what has fewer steps than that already keeps them."""
     if preset is Preset.PAPER:
         return specs
     small = tuple(_SMALL if isinstance(spec, RunSpec) else _SMALL_TRANSFORMER for spec in specs)
     return tuple(
-        spec.model_copy(update=update | {"steps": min(spec.steps, update["steps"])})
+        cast(AnySpec, spec.model_copy(update=update | {"steps": min(spec.steps, update["steps"])}))
         for spec, update in zip(specs, small, strict=True)
     )
 

@@ -29,7 +29,7 @@ from bridge.over_heads import executor_of, over_heads
 from bridge.paper.target import Bound, CellKey, Preset, Printed, shrink
 from bridge.sources.run import head_of_run
 from bridge.studies.study import Findings, Place
-from bridge.studies.surgery_tables import extreme
+from bridge.studies.surgery_tables import extreme, mean, means
 from bridge.tables import Table
 from empirics.means import MarginPenalty
 from empirics.observe_tables import observe_by_tables
@@ -69,10 +69,7 @@ def specs(seeds: int) -> tuple[RunSpec, ...]:
 def measure(preset: Preset, place: Place, seeds: int) -> Findings:
     """Every way observed at the same lengths."""
     lengths, count = _LENGTHS[preset], _SEQUENCES[preset]
-    ways = {
-        way: tuple(spec for spec in shrink(several, preset) if isinstance(spec, RunSpec))
-        for way, several in _ways(seeds).items()
-    }
+    ways = {way: shrink(several, preset) for way, several in _ways(seeds).items()}
     jobs = [(place.runs, spec, lengths, count) for several in ways.values() for spec in several]
     with executor_of(place.workers, None) as executor:
         told = iter(list(over_heads(_observe, jobs, executor, place.workers, place.advance)))
@@ -132,33 +129,22 @@ def _observe(root: Path, spec: RunSpec, lengths: Sequence[int], sequences: int) 
 def _table(found: Mapping[str, Sequence[_Trained]], lengths: Sequence[int], sequences: int) -> Table:
     rows = []
     for way, several in found.items():
-        rows.append((way, "accuracy", *_spread([one.accuracy for one in several])))
-        rows.append(("", "attention, observed", *_spread([one.attention for one in several])))
+        rows.append((way, "accuracy", *means([one.accuracy for one in several])))
+        rows.append(("", "attention, observed", *means([one.attention for one in several])))
         laws = [one.predicted for one in several if one.predicted is not None]
         if laws:
-            rows.append(("", "attention, exact law", *_spread(laws)))
+            rows.append(("", "attention, exact law", *means(laws)))
             margins, energies = np.array([[one.margin, one.energy] for one in several]).T
-            told = f"margin {_one(margins)}, energy {_one(energies)}"
+            told = f"margin {mean(margins, 3)}, energy {mean(energies, 3)}"
             rows.append(("", f"nats at L={max(lengths)}", told, *[""] * (len(lengths) - 1)))
         losses = np.array([one.loss for one in several])
-        rows.append(("", "last training loss (nats)", _one(losses, 5), *[""] * (len(lengths) - 1)))
+        rows.append(("", "last training loss (nats)", mean(losses, 5), *[""] * (len(lengths) - 1)))
     seeds = len(next(iter(found.values())))
     notes = (
         f"K={OFFSET}, {seeds} seeds: mean and s.d.; {sequences} sequences a length; steps and batches are equal",
         f"penalty: weight {_PENALTY:g}, reach {LENGTH}; start: energy of the bound for attention {ATTENTION:g} there",
     )
     return Table("training with the design in mind", ("", "", *(f"L={one}" for one in lengths)), tuple(rows), notes)
-
-
-def _spread(rows: Sequence[Float64[np.ndarray, "length"]]) -> tuple[str, ...]:
-    return tuple(_one(np.array(column)) for column in zip(*rows, strict=True))
-
-
-def _one(values: Float64[np.ndarray, "value"], decimals: int = 3) -> str:
-    if np.isnan(values).all():
-        return "-"
-    spread = f" +- {values.std(ddof=1):.{decimals}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{decimals}f}{spread}"
 
 
 BARS = (

@@ -28,7 +28,7 @@ from bridge.studies.study import Findings, Place
 from bridge.tables import Table
 from empirics.edit import shift_block
 from empirics.observe_transformer import TransformerObservation, observe_transformer
-from empirics.spec import TransformerSpec, transformer_spec
+from empirics.spec import transformer_spec
 from empirics.store import Store
 from empirics.train import TransformerRun, one_thread
 from empirics.transformer import Block, Transformer
@@ -70,7 +70,6 @@ _SIZES = {
 def measure(preset: Preset, place: Place) -> Findings:
     """As trained, one shift head edited, all of the last layer edited."""
     size, (spec,) = _SIZES[preset], shrink(SPECS, preset)
-    assert isinstance(spec, TransformerSpec)
     run = Store(place.runs).load(spec)
     layer = spec.layers - 1
     with one_thread():

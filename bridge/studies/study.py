@@ -45,8 +45,8 @@ class Findings:
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment. `bars` have the verdict on record; what needs an absent model is not run; `specs` gives the runs
-    of a preset, which are trained before it is measured."""
+    """An experiment. `bars` have the verdict on record; what needs an absent model is not run; `specs_at` gives the
+    runs of a preset, which are trained before it is measured."""
 
     id: str
     title: str
@@ -54,11 +54,7 @@ class Study:
     bars: tuple[Printed, ...]
     measure: Callable[[Preset, Place], Findings]
     notes: tuple[str, ...] = ()
-    specs: Callable[[Preset], tuple[Spec, ...]] = lambda preset: ()
-
-    def specs_at(self, preset: Preset) -> tuple[Spec, ...]:
-        """The specs of a preset."""
-        return self.specs(preset)
+    specs_at: Callable[[Preset], tuple[Spec, ...]] = lambda preset: ()
 
     def cells(self, findings: Findings, preset: Preset) -> tuple[Cell, ...]:
         """Every bar with the number measured and its verdict."""

@@ -122,8 +122,8 @@ def specs(preset: Preset) -> tuple[Spec, ...]:
 def measure(preset: Preset, place: Place) -> Findings:
     """Every part at the size of a preset."""
     size = _SIZES[preset]
-    reference = _shrunk(_reference(size), preset)
-    variants = {name: _shrunk(several, preset) for name, several in _variants(size).items()}
+    reference = shrink(_reference(size), preset)
+    variants = {name: shrink(several, preset) for name, several in _variants(size).items()}
     jobs = [(place.runs, spec, arm, size.looked(arm, spec.seed)) for arm in ARMS for spec in reference]
     jobs += [
         (place.runs, spec, arm, size.varied(arm))
@@ -178,10 +178,6 @@ def _variants(size: _Size) -> dict[str, tuple[RunSpec, ...]]:
         for base in (1e3, 1e5, 1e6)
     }
     return heads | bases
-
-
-def _shrunk(several: Sequence[RunSpec], preset: Preset) -> tuple[RunSpec, ...]:
-    return tuple(spec for spec in shrink(tuple(several), preset) if isinstance(spec, RunSpec))
 
 
 def _arm_numbers(arms: Sequence[ArmResult]) -> dict[CellKey, Measured]:
@@ -262,5 +258,5 @@ STUDY = Study(
         "the sample alone, missed four cells (3.54 and 3.79 standard errors at L=48, two accuracies at L=512): what "
         "was changed for it is named here, and this run has fresh sequences",
     ),
-    specs=specs,
+    specs_at=specs,
 )

@@ -81,12 +81,25 @@ def first_seed(found: Sequence[ArmResult], index: int) -> Measured:
     return Measured(float(own.accuracy[index]), spread, float(np.sqrt(2) * own.accuracy_error[index]))
 
 
+def means(rows: Sequence[Float64[np.ndarray, "length"]]) -> tuple[str, ...]:
+    """`mean` of every column, to three decimals."""
+    return tuple(mean(np.array(column), 3) for column in zip(*rows, strict=True))
+
+
+def mean(values: Float64[np.ndarray, "value"], decimals: int) -> str:
+    """Mean and standard deviation of several numbers; a dash where there is none."""
+    if np.isnan(values).all():
+        return "-"
+    spread = f" +- {values.std(ddof=1):.{decimals}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{decimals}f}{spread}"
+
+
 def accuracy_table(arms: Sequence[ArmResult], offset: int) -> Table:
     """Accuracy of every arm at every length; of runs whose accuracy was predicted that beside it."""
     rows = []
     for arm in dict.fromkeys(one.arm for one in arms):
         found = seeds_of(arms, arm, offset)
-        rows.append((arm, "observed", *_means([one.accuracy for one in found])))
+        rows.append((arm, "observed", *means([one.accuracy for one in found])))
         for one in found:
             law = one.predicted_accuracy
             if law is not None:
@@ -106,8 +119,8 @@ def attention_table(arms: Sequence[ArmResult], offset: int) -> Table:
         name = arm if found[0].offset == offset else f"{arm} ({-found[0].offset})"
         worst = np.abs(np.concatenate([deviations(one) for one in found])).max(axis=0)
         rows += [
-            (name, "predicted", *_means([row for one in found for row in one.predicted])),
-            ("", "observed", *_means([row for one in found for row in one.observed])),
+            (name, "predicted", *means([row for one in found for row in one.predicted])),
+            ("", "observed", *means([row for one in found for row in one.observed])),
             ("", "worst error (s.e.)", *(f"{value:.2f}" for value in worst)),
         ]
     title = f"attention at offset {-offset}, or the one in brackets: mean and s.d. over seeds"
@@ -160,9 +173,9 @@ def energy_table(arms: Sequence[ArmResult], length: int) -> Table:
         rows.append(
             (
                 str(offset),
-                _mean(trained, 2),
+                mean(trained, 2),
                 f"{written.mean():.2f}",
-                _mean(needed, 2),
+                mean(needed, 2),
                 f"{over.min():.2f} .. {over.max():.2f}",
                 f"{reached.min():.4f} .. {reached.max():.4f}",
                 f"{kept.min():.4f} .. {kept.max():.4f}",
@@ -192,16 +205,16 @@ def variants_table(name: str, found: Sequence[ArmResult]) -> Table:
         energy, blank = np.concatenate([one.energy for one in own]), [""] * (len(own[0].lengths) - 1)
         lowest = np.concatenate([one.observed for one in own]).min(axis=0)
         needed = [one.needed for one in own if one.needed is not None]
-        rows.append((arm, "energy (nats)", _mean(energy, 2), *blank))
+        rows.append((arm, "energy (nats)", mean(energy, 2), *blank))
         if needed:
             least, greatest = np.min(needed), np.max(needed)
             rows.append(("", f"needed for {ATTENTION:g} at L={LENGTH}", f"{least:.1f} .. {greatest:.1f}", *blank))
         rows += [
-            ("", "attention, predicted", *_means([row for one in own for row in one.predicted])),
-            ("", "attention, observed", *_means([row for one in own for row in one.observed])),
+            ("", "attention, predicted", *means([row for one in own for row in one.predicted])),
+            ("", "attention, observed", *means([row for one in own for row in one.observed])),
             ("", "least, observed", *(f"{value:.3f}" for value in lowest)),
             ("", "worst error (s.e.)", *(f"{value:.2f}" for value in worst)),
-            ("", "accuracy", *_means([one.accuracy for one in own])),
+            ("", "accuracy", *means([one.accuracy for one in own])),
         ]
     seeds = len({one.spec.seed for one in found})
     note = f"K={found[0].spec.offset}; mean and s.d. over {seeds} seeds, of attention over their heads too"
@@ -219,12 +232,3 @@ def _padded(title: str, arms: Sequence[ArmResult], rows: Sequence[tuple[str, ...
 def _seeds_note(arms: Sequence[ArmResult], offset: int) -> tuple[str, ...]:
     seeds = len({one.spec.seed for one in arms if one.spec.offset == offset})
     return (f"{seeds} seeds; nothing is fitted",)
-
-
-def _means(rows: Sequence[Float64[np.ndarray, "length"]]) -> tuple[str, ...]:
-    return tuple(_mean(np.array(column), 3) for column in zip(*rows, strict=True))
-
-
-def _mean(values: Float64[np.ndarray, "value"], decimals: int) -> str:
-    spread = f" +- {values.std(ddof=1):.{decimals}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{decimals}f}{spread}"
