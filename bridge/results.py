@@ -48,9 +48,11 @@ def results_document(results: Sequence[Reproduced], preset: Preset, store: Store
 
 
 def save_summary(folder: Path, results: Sequence[Reproduced], document: Document) -> tuple[Path, ...]:
-    """Write results.json and results.md: for the same runs the same bytes. Raises BridgeError where that fails."""
+    """Write results.json and results.md: for the same runs the same bytes, in whatever folder. Raises BridgeError where
+    that fails."""
     data, page = folder / "results.json", folder / "results.md"
     lasting = {key: value for key, value in document.items() if key != "seconds"}
+    lasting["files"] = [Path(file).name for file in document["files"]]
     try:
         data.write_text(json.dumps(lasting, indent=1, allow_nan=False) + "\n")
         page.write_text(results_page(results))
