@@ -228,6 +228,8 @@ def read_record(path: Path) -> RunRecord:
         raise EmpiricsError(f"no run at {path}: give the folder of a run, `carrier runs list` shows them")
     try:
         record = RunRecord.model_validate_json((path / _RECORD).read_bytes())
+        if unknown := sorted(record.sha256.keys() - set(_FILES)):
+            raise _newer(path / _RECORD, unknown[0])
         if record.sha256.keys() != set(_FILES):
             raise DamagedRun(f"{path / _RECORD} does not list {', '.join(_FILES)}; the run was left as it is")
         for name, expected in record.sha256.items():
@@ -239,14 +241,26 @@ def read_record(path: Path) -> RunRecord:
                 )
     except FileNotFoundError:
         raise DamagedRun(f"{path} has no {_RECORD}, so it is no finished run; it was left as it is") from None
-    except ValidationError:
+    except ValidationError as error:
+        if unknown := [str(one["loc"][-1]) for one in error.errors() if one["type"] == "extra_forbidden"]:
+            raise _newer(path / _RECORD, unknown[0]) from None
         raise DamagedRun(f"{path / _RECORD} is damaged; it was left as it is") from None
     except OSError as error:
         raise DamagedRun(f"a file of {path} cannot be read ({error.strerror}); it was left as it is") from None
-    held = read_spec((path / "spec.json").read_text()).id
+    try:
+        held = read_spec((path / "spec.json").read_text()).id
+    except EmpiricsError as error:
+        raise EmpiricsError(f"{path / 'spec.json'}: {error}; if a newer carrier wrote it, update carrier") from None
     if not held == record.id == path.resolve().name:
         raise DamagedRun(f"{path} holds the run of another spec, {held}: rename the folder to that or move it away")
     return record
+
+
+def _newer(file: Path, name: str) -> EmpiricsError:
+    return EmpiricsError(
+        f"{file} has {name!r}, which this version of carrier does not know: a newer one wrote it; update carrier, or "
+        "give another folder"
+    )
 
 
 def _with_weights(model: _Model, weights: State) -> _Model:
