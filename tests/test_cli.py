@@ -86,7 +86,7 @@ def test_inspect_and_predict_a_checkpoint_without_torch(models: Path, tmp_path: 
     assert (predicted["offset"], predicted["observed"]) == (-1, None)
     assert predicted["laws"]["exact"][1] == pytest.approx(head["share"], abs=5 * head["share_error"])
     assert any("rotary base 10000 is the default of the llama2.c format" in line for line in predicted["assumptions"])
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".png", ".svg"}
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".pdf", ".png", ".svg"}
     given = document(run_carrier("predict", checkpoint, *options[:4], "--offset", "-3", "--lengths", "4,9", "--json"))
     assert (given["offset"], given["lengths"]) == (-3, [4, 9])
 
@@ -144,7 +144,7 @@ def test_reproduce_walks_through_every_target(walk: tuple[dict, Path, Path]) -> 
     for name in (
         "table-1.csv",
         "text-claims.csv",
-        *(f"figure-{n}.{kind}" for n in range(1, 7) for kind in ("png", "svg")),
+        *(f"figure-{n}.{kind}" for n in range(1, 7) for kind in ("pdf", "png", "svg")),
     ):
         assert (out / name).stat().st_size > 0
     kept = json.loads((out / "results.json").read_text())

@@ -62,7 +62,7 @@ def test_every_head_is_reported_without_torch_or_transformers(folders: Path, tmp
         error = np.array(entry["standard_error"])
         assert (np.abs(exact - entry["laws"]["exact"]) <= 5 * error).all() and (error < 0.02).all()
         assert (entry["base"], entry["span"]) == (5e5, None) and entry["scaling"].startswith("llama3, factor 8")
-    assert {Path(file).suffix for file in told["files"]} == {".csv", ".png", ".svg"}
+    assert {Path(file).suffix for file in told["files"]} == {".csv", ".pdf", ".png", ".svg"}
     assert all(Path(file).stat().st_size > 200 for file in told["files"])
     read = {entry["name"] for entry in told["model"]["read"]}
     assert read == {"config.json", "model.embed_tokens.weight"} | {
@@ -167,7 +167,7 @@ def test_uniform_weights_only_where_asked_for_and_marked_as_poor(folders: Path) 
 def test_learned_positions_are_shown_by_where_they_are_pinned(folders: Path, tmp_path: Path) -> None:
     given = (str(folders / "gpt2"), "--counts", str(folders / "text"))
     told = document(run_carrier("inspect", *given, "--out", str(tmp_path), "--json"))
-    assert {Path(file).suffix for file in told["files"]} == {".csv", ".png", ".svg"}
+    assert {Path(file).suffix for file in told["files"]} == {".csv", ".pdf", ".png", ".svg"}
     assert [entry["head"] for entry in told["heads"]] == [0, 1, 2, 3]
     assert told["heads"][0].keys() >= {"offset", "steadiness", "pinned", "pinned_share", "decayed_pinned"}
     assert all(0 <= entry["pinned"] <= 64 for entry in told["heads"])

@@ -257,7 +257,7 @@ def assert_same_bytes(folder: Path, draw: Callable[[], Figure]) -> None:
     once, twice = folder / "once", folder / "twice"
     for place in (once, twice):
         place.mkdir()
-        assert [path.suffix for path in save_results(place, "heads", table, draw())] == [".csv", ".png", ".svg"]
+        assert [path.suffix for path in save_results(place, "heads", table, draw())] == [".csv", ".png", ".svg", ".pdf"]
     for path in once.iterdir():
         assert path.read_bytes() == (twice / path.name).read_bytes() != b""
 

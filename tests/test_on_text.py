@@ -118,7 +118,7 @@ def test_every_head_of_every_layer_is_reported(told: dict[str, Any], place: Path
     assert (
         "6 windows of 150 tokens of text (3 of 3 documents)" in model["text"] and model["text"] in model["assumptions"]
     )
-    assert {Path(file).suffix for file in told["files"]} == {".csv", ".png", ".svg"}
+    assert {Path(file).suffix for file in told["files"]} == {".csv", ".pdf", ".png", ".svg"}
     assert all(Path(file).stat().st_size > 200 for file in told["files"])
     (table,) = (Path(file) for file in told["files"] if file.endswith(".csv"))
     rows = [line.split(",")[0] for line in table.read_text().splitlines() if line[:2] in ("0.", "1.")]

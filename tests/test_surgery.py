@@ -202,7 +202,7 @@ def test_repair_as_a_person_runs_it(paper_store: Store, rotary_run: Run, tmp_pat
     made = load_run(Path(told["path"]))
     assert made.spec.id == told["id"] and made.spec.edit is not None and made.learner == "edit"
     assert {file.name: file.read_bytes() for file in source.iterdir()} == before
-    assert {Path(file).suffix for file in told["files"]} == {".csv", ".png", ".svg"}
+    assert {Path(file).suffix for file in told["files"]} == {".csv", ".pdf", ".png", ".svg"}
     again = run_carrier("repair", str(source), *options)
     assert again.returncode == 0 and told["id"] in again.stdout and "times what the head takes" in again.stdout
     assert len([path for path in (tmp_path / "runs").iterdir() if not path.name.startswith(".")]) == 1

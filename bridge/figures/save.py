@@ -1,4 +1,4 @@
-"""A result on disk: its table as CSV, its picture as PNG and SVG. Saved twice it has the same bytes."""
+"""A result on disk: its table as CSV, its picture as PNG, SVG and PDF. Saved twice it has the same bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bridge.tables import Table
 
 
 def save_results(folder: Path, name: str, table: Table, figure: Figure | None = None) -> tuple[Path, ...]:
-    """A table as CSV and its picture as PNG and SVG. Raises BridgeError where that fails."""
+    """A table as CSV and its picture as PNG, SVG and PDF. Raises BridgeError where that fails."""
     text = folder / f"{name}.csv"
     with _writing(folder):
         text.write_text(table.csv())
@@ -23,12 +23,13 @@ def save_results(folder: Path, name: str, table: Table, figure: Figure | None = 
 
 
 def save_figure(folder: Path, name: str, figure: Figure) -> tuple[Path, ...]:
-    """A picture as PNG and SVG, without dates. Raises BridgeError where that fails."""
-    png, svg = (folder / f"{name}.{suffix}" for suffix in ("png", "svg"))
+    """A picture as PNG, SVG and PDF, without dates. Raises BridgeError where that fails."""
+    png, svg, pdf = (folder / f"{name}.{suffix}" for suffix in ("png", "svg", "pdf"))
     with _writing(folder), matplotlib.rc_context(STYLE):
         figure.savefig(png, dpi=160, metadata={"Software": "carrier"})
         figure.savefig(svg, metadata={"Date": None})
-    return png, svg
+        figure.savefig(pdf, metadata={"CreationDate": None})
+    return png, svg, pdf
 
 
 @contextmanager

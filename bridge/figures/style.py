@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from bridge.prediction import Prediction
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+# In a PDF fonts are TrueType, which journals ask for, and text stays text.
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -24,6 +25,7 @@ STYLE: Any = {
     "legend.fontsize": 8.5,
     "svg.hashsalt": "carrier",
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,
 }
 
 
