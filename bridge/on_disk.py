@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bridge.errors import BridgeError
 from bridge.paper import TARGETS
-from bridge.paper.target import Preset
+from bridge.paper.target import Cell, Preset
 from empirics.errors import EmpiricsError
 from empirics.store import Store
 from empirics.sweep import missing
@@ -26,4 +27,9 @@ def found_on_disk(name: str, root: Path) -> str:
         cells = target.cells(tuple(store.load(spec) for spec in specs), Preset.PAPER)
     except (BridgeError, EmpiricsError) as error:
         return f"not decided: {error}"
+    return told(cells)
+
+
+def told(cells: Sequence[Cell]) -> str:
+    """How many cells have the verdict on record."""
     return f"{sum(cell.as_recorded for cell in cells)} of {len(cells)} cells have the verdict on record"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from bridge.figures.save import save_figure, save_results
 from bridge.paper.target import Cell, Preset, Target, grid, table
@@ -19,13 +21,15 @@ from empirics.train import AnyRun, Progress, one_thread
 
 @dataclass(frozen=True, eq=False)
 class Reproduced:
-    """One target or study: its cells, what stands beside them, the runs behind them, and the files that show it."""
+    """One target or study: its cells, what stands beside them, the runs behind them, pictures by the name of their
+    file, and the files that show it, where they were written."""
 
     target: Target | Study
     cells: tuple[Cell, ...]
     companions: tuple[Table, ...]
     runs: tuple[AnyRun, ...]
-    files: tuple[Path, ...]
+    drawn: Mapping[str, Figure]
+    files: tuple[Path, ...] = ()
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -33,6 +37,15 @@ class Reproduced:
         if isinstance(self.target, Study):
             return (bars_table(self.target, self.cells), *self.companions)
         return (*((grid(self.target, self.cells),) if self.cells else ()), *self.companions)
+
+    @property
+    def stored(self) -> Mapping[str, Table]:
+        """Tables by the name of their file. A figure without printed numbers has a table of ours."""
+        name = self.target.id
+        if isinstance(self.target, Study):
+            beside = {f"{name}-{number}": one for number, one in enumerate(self.companions, 1)}
+            return {name: bars_table(self.target, self.cells)} | beside
+        return {name: table(self.target, self.cells) if self.cells else self.companions[0]}
 
     @property
     def as_recorded(self) -> bool:
@@ -59,50 +72,48 @@ def train_targets(
 
 
 def measure(
-    targets: Sequence[Target], preset: Preset, store: Store, out: Path, progress: Progress | None = None
+    targets: Sequence[Target], preset: Preset, store: Store, progress: Progress | None = None
 ) -> tuple[Reproduced, ...]:
-    """Measure every cell of targets whose runs are in the store, and write table and figure of each to `out`."""
+    """Measure every cell of targets whose runs are in the store, and draw the figure of each; nothing is written."""
     results = []
     for target in targets:
         # What is observed anew is small: more threads would wait for each other.
         with one_thread():
-            results.append(_measure_one(target, preset, store, out))
+            results.append(_measure_one(target, preset, store))
         if progress is not None:
             progress(1)
     return tuple(results)
 
 
+def written(one: Reproduced, out: Path) -> Reproduced:
+    """The same with its tables and pictures in a folder. Raises BridgeError where that cannot be written."""
+    files: tuple[Path, ...] = ()
+    for name, stored in one.stored.items():
+        files += save_results(out, name, stored)
+    for name, figure in one.drawn.items():
+        files += save_figure(out, name, figure)
+    return replace(one, files=files)
+
+
 def reproduce(targets: Sequence[Target], preset: Preset, store: Store, out: Path) -> tuple[Reproduced, ...]:
-    """Train in this process what is missing, and measure."""
+    """Train in this process what is missing, measure, and write tables and pictures."""
     train_targets(targets, preset, store)
-    return measure(targets, preset, store, out)
+    return tuple(written(one, out) for one in measure(targets, preset, store))
 
 
-def conduct(study: Study, preset: Preset, place: Place, out: Path) -> Reproduced:
-    """Measure a study on the runs and checkpoints that are there, and write tables and pictures to `out`.
-
-    Raises BridgeError as the study's measurements, and where `out` cannot be written.
-    """
+def conduct(study: Study, preset: Preset, place: Place) -> Reproduced:
+    """Measure a study on the runs and checkpoints that are there. Raises BridgeError as the study's measurements."""
     findings = study.measure(preset, place)
-    cells = study.cells(findings, preset)
-    files = save_results(out, study.id, bars_table(study, cells))
-    for number, beside in enumerate(findings.tables, 1):
-        files += save_results(out, f"{study.id}-{number}", beside)
-    for name, figure in findings.drawn.items():
-        files += save_figure(out, f"{study.id}-{name}", figure)
     store = Store(place.runs)
     runs = tuple(store.load(spec) for spec in study.specs_at(preset))
-    return Reproduced(study, cells, findings.tables, runs, files)
+    drawn = {f"{study.id}-{name}": figure for name, figure in findings.drawn.items()}
+    return Reproduced(study, study.cells(findings, preset), findings.tables, runs, drawn)
 
 
-def _measure_one(target: Target, preset: Preset, store: Store, out: Path) -> Reproduced:
+def _measure_one(target: Target, preset: Preset, store: Store) -> Reproduced:
     runs = tuple(store.load(spec) for spec in target.specs_at(preset))
-    cells = target.cells(runs, preset)
-    companions = target.companions(runs)
-    figure = target.draw(runs) if target.draw is not None else None
-    # A figure without printed numbers has a table of ours.
-    shown = table(target, cells) if cells else companions[0]
-    return Reproduced(target, cells, companions, runs, save_results(out, target.id, shown, figure))
+    drawn = {} if target.draw is None else {target.id: target.draw(runs)}
+    return Reproduced(target, target.cells(runs, preset), target.companions(runs), runs, drawn)
 
 
 def _specs(targets: Sequence[Target | Study], preset: Preset) -> tuple[Spec, ...]:

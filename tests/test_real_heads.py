@@ -72,20 +72,20 @@ def test_a_missed_bar_is_no_verdict_on_record_and_an_absent_model_no_failure() -
     made, findings = study({("a", "x"): met, ("b", "y"): missed})
     cells = made.cells(findings, Preset.PAPER)
     assert [cell.verdict for cell in cells] == [Verdict.AGREES, Verdict.DEVIATES]
-    done = Reproduced(made, cells, (), (), ())
+    done = Reproduced(made, cells, (), (), {})
     assert not done.as_recorded and summary_line([done]) == "1 of 2 bars met"
     smoke = made.cells(findings, Preset.SMOKE)
     assert {cell.verdict for cell in smoke} == {Verdict.OUT_OF_REGIME}
-    assert summary_line([Reproduced(made, smoke, (), (), ())]) == "2 bars, none compared"
+    assert summary_line([Reproduced(made, smoke, (), (), {})]) == "2 bars, none compared"
     made, findings = study({("a", "x"): met}, ("no model: get one",))
     cells = made.cells(findings, Preset.PAPER)
     assert [cell.verdict for cell in cells] == [Verdict.AGREES, Verdict.NOT_RUN]
-    done = Reproduced(made, cells, (), (), ())
+    done = Reproduced(made, cells, (), (), {})
     assert done.as_recorded and summary_line([done]) == "1 of 1 bars met, 1 not run"
     table = bars_table(made, cells)
     assert table.rows[1][-1] == "not run" and "no model: get one" in table.notes
     recorded = replace(made, bars=tuple(replace(bar, recorded=Verdict.DEVIATES) for bar in made.bars))
-    assert not Reproduced(recorded, recorded.cells(findings, Preset.PAPER), (), (), ()).as_recorded
+    assert not Reproduced(recorded, recorded.cells(findings, Preset.PAPER), (), (), {}).as_recorded
 
 
 def test_the_record_holds_every_bar_of_the_study() -> None:

@@ -49,7 +49,7 @@ def reproduce(
     with needs_training_extra():
         from bridge import paper
         from bridge.paper.target import Target, preset_of
-        from bridge.reproduce import conduct, measure, steps_to_train, train_targets
+        from bridge.reproduce import conduct, measure, steps_to_train, train_targets, written
         from bridge.results import results_document, save_summary, summary_line
         from bridge.sources.cache import default_cache
         from bridge.studies import STUDIES
@@ -73,11 +73,11 @@ def reproduce(
         with progress(steps_to_train(trained, size, store), "training") as advance, place as executor:
             train_targets(trained, size, store, executor, workers, device, advance)
     with progress(len(chosen), "measuring") as advance:
-        results = measure(chosen, size, store, folder, advance)
+        results = tuple(written(one, folder) for one in measure(chosen, size, store, advance))
     for study in studies:
         with progress(None, study.id) as advance:
             where = Place(models, cache or default_cache(), runs, workers or 2, advance)
-            results += (conduct(study, size, where, folder),)
+            results += (written(conduct(study, size, where), folder),)
     document = results_document(results, size, store, perf_counter() - started)
     files = save_summary(folder, results, document)
     show(
