@@ -108,16 +108,27 @@ def inspect(
         _show_pinned(checkpoint, content, content.reading.layer, head, folder, as_json)
         return
     reference = default_reference(trained, axis) if at is None else check_length("--at", at)
-    count = content.model.shape.heads if head is None else 1
-    chosen = content.heads() if head is None else iter([(head, content.head(head))])
-    heads = ((0, index, placed, axis, reference) for index, placed in chosen)
-    processes = worker_count(count, workers)
-    with progress(count, "heads") as advance, executor_of(processes, scheduler) as executor:
-        found = list(over_heads(inspect_head, heads, executor, processes, advance))
-    reports = ordered(found, sort, ORDERS)
+    reports = ordered(reports_from_weights(content, head, axis, reference, workers, scheduler), sort, ORDERS)
     shown = heads_table(content, reports, axis)
     files = saved(folder, f"{content.name}-heads", shown, lambda: _figure(reports, trained))
     show(as_json, lambda: inspect_document(content, reports, files), (shown,), written(files))
+
+
+def reports_from_weights(
+    content: LayerContent,
+    head: int | None,
+    lengths: Sequence[int],
+    reference: int,
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> list[HeadReport]:
+    """The report of one head of a layer, or of all."""
+    count = content.model.shape.heads if head is None else 1
+    chosen = content.heads() if head is None else iter([(head, content.head(head))])
+    heads = ((content.index, index, placed, lengths, reference) for index, placed in chosen)
+    processes = worker_count(count, workers)
+    with progress(count, "heads") as advance, executor_of(processes, scheduler) as executor:
+        return list(over_heads(inspect_head, heads, executor, processes, advance))
 
 
 def _show_pinned(

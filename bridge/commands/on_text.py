@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bridge.calibrated import Asked, check_lengths, report_head
+from bridge.calibrated import Asked, CalibratedReport, check_lengths, report_head
 from bridge.calibrated_views import ORDERS, calibrated_prediction_table, calibrated_table, prediction_notes
 from bridge.commands.terminal import progress, saved, show, written
 from bridge.compare import Comparison
@@ -58,6 +59,17 @@ def text_options(layer: int | None, tokenizer: Path | None, observed: bool = Fal
     return None
 
 
+def is_run(place: Path) -> bool:
+    """Whether a path is the folder of a run."""
+    return any((place / name).exists() for name in ("run.json", "spec.json"))
+
+
+def refuse(options: Mapping[str, Any], belongs: str, given: str) -> None:
+    """Raises BridgeError for an option that belongs to another source than the one given."""
+    if unread := [name for name, value in options.items() if value]:
+        raise BridgeError(f"--{unread[0].replace('_', '-')} belongs to {belongs}, and {given}: drop it")
+
+
 def inspect_on_text(
     source: Source,
     layer: int | None,
@@ -72,21 +84,10 @@ def inspect_on_text(
 ) -> None:
     """Every head of a layer, or of all layers: what it does on the text, and what the laws foretell."""
     # What can be refused is refused before the model runs.
-    shape = _shape(source, head)
-    usual = max(_USUAL_LENGTH, shape.trained_length // 8)
-    axis = lengths or tuple(length for length in _default_lengths(shape) if length <= usual)
-    reference = default_reference(shape.trained_length, axis) if at is None else at
+    axis, reference = _axis(_shape(source, head), lengths, at)
     check_order(sort, ORDERS, axis)
-    check_lengths((*axis, reference))
-    content = _content(source, None if layer is None else (layer,))
-    count = content.model.shape.heads * len(content.layers) if head is None else len(content.layers)
-    heads = (
-        (place, index, activations, Asked(axis, reference, None, content.changed(place)))
-        for place, index, activations in content.heads(head)
-    )
-    processes = worker_count(count, workers)
-    with progress(count, "heads") as advance, executor_of(processes, scheduler) as executor:
-        reports = ordered(list(over_heads(report_head, heads, executor, processes, advance)), sort, ORDERS)
+    content, found = reports_on_text(source, layer, head, Asked(axis, reference), workers, scheduler)
+    reports = ordered(found, sort, ORDERS)
     shown = calibrated_table(content, reports, axis)
 
     def draw() -> Any:
@@ -96,6 +97,29 @@ def inspect_on_text(
 
     files = saved(folder, f"{content.name}-heads-on-text", shown, draw)
     show(as_json, lambda: calibrated_document(content, reports, files), (shown,), written(files))
+
+
+def reports_on_text(
+    source: Source,
+    layer: int | None,
+    head: int | None = None,
+    asked: Asked | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+) -> tuple[TextContent, list[CalibratedReport]]:
+    """The model run on the text, and the report of every head of a layer, or of all layers; by default of all heads at
+    the lengths of `carrier inspect`."""
+    asked = asked or Asked(*_axis(_shape(source, head), None, None))
+    check_lengths((*asked.lengths, asked.reference_length))
+    content = _content(source, None if layer is None else (layer,))
+    count = content.model.shape.heads * len(content.layers) if head is None else len(content.layers)
+    heads = (
+        (place, index, activations, replace(asked, changed=content.changed(place)))
+        for place, index, activations in content.heads(head)
+    )
+    processes = worker_count(count, workers)
+    with progress(count, "heads") as advance, executor_of(processes, scheduler) as executor:
+        return content, list(over_heads(report_head, heads, executor, processes, advance))
 
 
 def predict_on_text(
@@ -171,6 +195,13 @@ def _shape(source: Source, head: int | None) -> Shape:
     if head is not None and not 0 <= head < shape.heads:
         raise BridgeError(f"head {head} does not exist: heads of this model are 0 to {shape.heads - 1}")
     return shape
+
+
+def _axis(shape: Shape, lengths: tuple[int, ...] | None, at: int | None) -> tuple[tuple[int, ...], int]:
+    """Lengths at which all heads are reported, and the one at which offsets are selected."""
+    usual = max(_USUAL_LENGTH, shape.trained_length // 8)
+    axis = lengths or tuple(length for length in _default_lengths(shape) if length <= usual)
+    return axis, default_reference(shape.trained_length, axis) if at is None else at
 
 
 def _default_lengths(shape: Shape) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.commands.on_text import Source, observed, predict_on_text, text_options
+from bridge.commands.on_text import Source, is_run, observed, predict_on_text, refuse, text_options
 from bridge.commands.options import (
     Base,
     Cache,
@@ -83,24 +83,23 @@ def predict(
     back = None if offset is None else abs(offset)
     folder = None if out is None else output_folder(out)
     of_checkpoint = {
-        "observe-text": observe_text,
+        "observe_text": observe_text,
         "text": text,
         "window": window,
         "windows": windows,
-        "first-token": first_token,
+        "first_token": first_token,
         "cache": cache,
         "tokenizer": tokenizer,
         "counts": counts,
         "uniform": uniform,
         "base": base,
-        "rope-scaling": rope_scaling,
+        "rope_scaling": rope_scaling,
         "sha256": sha256,
     }
-    if any((source / name).exists() for name in ("run.json", "spec.json")):
+    if is_run(source):
         if layer:
             raise BridgeError(f"a run has layer 0 only, got layer {layer}")
-        if unread := [name for name, value in of_checkpoint.items() if value]:
-            raise BridgeError(f"--{unread[0]} belongs to a checkpoint, and {source} is the folder of a run: drop it")
+        refuse(of_checkpoint, "a checkpoint", f"{source} is the folder of a run")
         _predict_run(source, head, back, axis, observe, folder, as_json)
         return
     if observe < 0:
