@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from bridge.commands import design, inspect, predict, repair, reproduce, runs, train, verify
+from bridge.commands import design, inspect, predict, repair, report, reproduce, runs, train, verify
 from bridge.errors import BridgeError
 from empirics.errors import EmpiricsError
 from theory.errors import TheoryError
@@ -33,6 +33,7 @@ for command in (
     predict.predict,
     design.design,
     repair.repair,
+    report.report,
     train.train,
     train.demo,
 ):

@@ -1,5 +1,6 @@
-"""docs/findings.md, written from the statements themselves: `make findings` writes it, a test keeps it current.
+"""docs/findings.md and a page for each statement, written from the statements themselves.
 
+`make findings` writes the former, a test keeps it current; `make docs` writes the pages anew at every build.
 What depends on the machine, seconds and the last digits of residuals, is left out.
 """
 
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from theory.statements import STATEMENTS
-from theory.statements.statement import PRINTED, Finding, Result, Verdict, check
+from theory.statements.statement import PRINTED, Finding, Result, Shown, Statement, Verdict, check
 
 _INTRODUCTION = """# Findings
 
@@ -44,6 +46,43 @@ def findings(results: Sequence[Result]) -> str:
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
+def statement_page(statement: Statement[Any], result: Result) -> str:
+    """One statement as markdown: each wording with its verdict and proof, each assumption with what drops it."""
+    parts = [f"# {result.label}"]
+    for wording, finding in result.wordings.items():
+        parts += [f"## As {wording}: {finding.verdict}", finding.claim + _decided_by(finding)]
+        parts += ["\n".join(["Proof steps:", "", *_steps(finding)])] if finding.steps else []
+        cited = getattr(statement, wording).cited
+        parts += [f"Given {' and '.join(cited)}."] if cited else []
+    refuting = [_example(shown) for shown in result.counterexamples if shown.dropped == PRINTED]
+    if refuting:
+        parts += ["## What refutes the printed wording", "\n".join(refuting)]
+    if statement.assumptions:
+        parts += ["## Assumptions", "Below each: a case that lacks it alone, and misses the claim."]
+    for assumption in statement.assumptions:
+        examples = [_example(shown) for shown in result.counterexamples if shown.dropped == assumption.id]
+        parts += [f"**{assumption.id}**: {assumption.text}.", "\n".join(examples)]
+    parts += ["## Check it", f"```sh\ncarrier verify {result.id}\n```", _checked(statement, result)]
+    return "\n\n".join(parts)
+
+
+def _example(shown: Shown) -> str:
+    return f"- {shown.text}: {_numbers(shown)}"
+
+
+def _checked(statement: Statement[Any], result: Result) -> str:
+    """What `carrier verify` runs for it, in a sentence."""
+    if result.amended.verdict is Verdict.NEEDS_RUN:
+        return "No proof step and no case decides it."
+    broken = sum(shown.breaks for shown in result.counterexamples)
+    return (
+        f"{'This runs the proof, holds' if result.amended.steps else 'This holds'} the claim against {result.cases} "
+        f"cases drawn under the assumptions, and finds that {broken} of {len(result.counterexamples)} counterexamples "
+        f"miss it by a thousand tolerances or more. The tolerance is {statement.tolerance:.0e}: "
+        f"{statement.tolerance_reason}."
+    )
+
+
 def _section(result: Result) -> int:
     if Verdict.NEEDS_RUN in {finding.verdict for finding in result.wordings.values()}:
         return 2
@@ -56,16 +95,22 @@ def _story(result: Result) -> str:
     lines = [f"### {result.label}", ""]
     for wording, finding in result.wordings.items():
         lines.append(f"- **{wording}, {finding.verdict}**: {finding.claim}{_decided_by(finding)}")
-    steps = result.amended.steps
-    if steps:
-        lines += ["", "Proof steps:", "", *(f"{n}. {step.text} ({step.method})" for n, step in enumerate(steps, 1))]
+    if result.amended.steps:
+        lines += ["", "Proof steps:", "", *_steps(result.amended)]
     if result.counterexamples:
         lines += ["", "| without | case | numbers |", "|---|---|---|"]
         for shown in result.counterexamples:
-            numbers = "; ".join(f"{name} = {_number(value)}" for name, value in shown.numbers.items())
             dropped = "**refutes the printed wording**" if shown.dropped == PRINTED else shown.dropped
-            lines.append(f"| {_cell(dropped)} | {_cell(shown.text)} | {_cell(numbers)} |")
+            lines.append(f"| {_cell(dropped)} | {_cell(shown.text)} | {_cell(_numbers(shown))} |")
     return "\n".join([*lines, "", f"`carrier verify {result.id}`"])
+
+
+def _steps(finding: Finding) -> list[str]:
+    return [f"{n}. {step.text} ({step.method})" for n, step in enumerate(finding.steps, 1)]
+
+
+def _numbers(shown: Shown) -> str:
+    return "; ".join(f"{name} = {_number(value)}" for name, value in shown.numbers.items())
 
 
 def _decided_by(finding: Finding) -> str:

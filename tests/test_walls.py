@@ -23,6 +23,7 @@ TORCH_FREE = (
     "commands.design",
     "commands.inspect",
     "commands.repair",
+    "commands.report",
     "commands.on_text",
     "commands.predict",
     "compare",

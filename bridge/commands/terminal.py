@@ -56,11 +56,24 @@ def progress(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def needs_training_extra() -> Iterator[None]:
     """Around imports of what trains and reads runs: a missing package is said in one line."""
+    with _needs("train", "trains or reads runs"):
+        yield
+
+
+@contextmanager
+def needs_report_extra() -> Iterator[None]:
+    """Around imports of what makes the report."""
+    with _needs("report", "makes a page"):
+        yield
+
+
+@contextmanager
+def _needs(extra: str, does: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
         raise BridgeError(
-            f"this command trains or reads runs and needs {error.name}: pip install 'attention-carrier[train]'"
+            f"this command {does} and needs {error.name}: pip install 'attention-carrier[{extra}]'"
         ) from None
 
 
