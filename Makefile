@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow mutants findings lint bench clean
+.PHONY: demo test test-slow mutants findings docs lint bench clean
 
 demo: $(READY)
 	$(BIN)/carrier demo --runs $(RUNS) --out demo $(DEMO)
@@ -27,6 +27,9 @@ mutants: $(READY)
 
 findings: $(READY)
 	$(BIN)/python -m bridge.findings > docs/findings.md
+
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH)

