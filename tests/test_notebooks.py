@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import jupytext
@@ -49,7 +49,6 @@ def test_a_trained_head_is_followed_to_its_decay(tmp_path: Path) -> None:
 def test_a_head_of_a_small_checkpoint_is_followed_to_128k(models: Path, tmp_path: Path) -> None:
     before = sorted(NOTEBOOKS.rglob("*"))
     pictures = tmp_path / "pictures"
-    pictures.mkdir()
     done = run(SURVIVAL, tmp_path, CARRIER_FIGURES=str(pictures), **small(models))
     assert done.returncode == 0, done.stderr
     assert "not replaced: 4 pairs" in done.stdout
@@ -115,9 +114,7 @@ def test_the_notebook_converts_to_ipynb_and_back_without_loss(notebook: Path, tm
     kinds = "".join(cell.cell_type[0] for cell in own.cells)
     # A title and what it needs; then texts, each with the code that asserts it and at most one more, a picture.
     assert re.fullmatch("mc(mcc?)+m?", kinds), kinds
-    pictures = [
-        second for first, second in zip(own.cells, own.cells[1:], strict=False) if first.cell_type == second.cell_type
-    ]
+    pictures = [second for first, second in pairwise(own.cells) if first.cell_type == second.cell_type]
     assert pictures and all("show(" in cell.source for cell in pictures)
     texts = [cell.source for cell in own.cells if cell.cell_type == "markdown"]
     assert re.match(r"# \w", texts[0]) and all(text.startswith("## ") or "\n#" not in text for text in texts[1:])
@@ -133,7 +130,7 @@ def unsupported(text: str) -> list[str]:
     """Numbers of the text that no assertion of the code below them has."""
     cells = jupytext.reads(text, "py:percent").cells[1:]
     missing = []
-    for here, below in itertools.pairwise(cells):
+    for here, below in pairwise(cells):
         if here.cell_type == "markdown":
             code = below.source[below.source.find("assert") :]
             asserted = set(re.findall(r"(?<![\d.])\d+\.\d+", code))

