@@ -13,7 +13,7 @@ from bridge.figures.save import save_figure, save_results
 from bridge.paper.target import Cell, Preset, Target, grid, table
 from bridge.studies.study import Place, Study, bars_table
 from bridge.tables import Table
-from empirics.spec import Spec
+from empirics.specs import Spec
 from empirics.store import Store
 from empirics.sweep import missing, sweep
 from empirics.train import AnyRun, Progress, one_thread

@@ -11,10 +11,11 @@ from bridge.compare import LIMIT
 from bridge.documents import Document
 from bridge.tables import Table, number
 from empirics.observe import Observation
+from empirics.observe_sequences import SequenceObservation
 from empirics.observe_transformer import TransformerObservation
 from empirics.spec import RunSpec
 from empirics.store import RunRecord
-from empirics.train import AnyRun, Run, TransformerRun
+from empirics.train import AnyRun, Run, SequenceRun, TransformerRun
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ def run_table(run: AnyRun) -> Table:
     if isinstance(run, TransformerRun):
         shift = ("L", "accuracy", "head with most attention at -K", "its attention there", "it selects")
         return Table(title, shift, tuple(_shift_row(seen) for seen in run.evaluation))
+    if isinstance(run, SequenceRun):
+        answers = ("L", "accuracy", "at the last position", "cross-entropy (nats)")
+        return Table(title, answers, tuple(_answers_row(seen) for seen in run.evaluation))
     columns = ("L", "accuracy", "peak attention", "at offset", "offsets of the heads")
     count = len(columns) - (run.spec.heads == 1)
     return Table(title, columns[:count], tuple(_peak_row(seen)[:count] for seen in run.evaluation))
@@ -83,6 +87,14 @@ def _shift_row(seen: TransformerObservation) -> tuple[str, ...]:
     head = seen.shift_head
     share = f"{head.attention[seen.offset]:.4f}"
     return str(seen.length), f"{seen.accuracy:.4f}", f"{head.layer}.{head.head}", share, str(head.selected_offset)
+
+
+def _answers_row(seen: SequenceObservation) -> tuple[str, ...]:
+    accuracies = (
+        f"{share:.4f} +- {error:.4f}"
+        for share, error in ((seen.accuracy, seen.accuracy_error), (seen.last_accuracy, seen.last_accuracy_error))
+    )
+    return str(seen.length), *accuracies, f"{seen.loss:.4f}"
 
 
 def runs_table(states: Sequence[RunState]) -> Table:
@@ -117,7 +129,9 @@ def run_document(run: AnyRun, path: Path) -> Document:
     }
 
 
-def _seen_document(seen: Observation | TransformerObservation) -> Document:
+def _seen_document(seen: Observation | TransformerObservation | SequenceObservation) -> Document:
+    if isinstance(seen, SequenceObservation):
+        return seen.model_dump(mode="json")
     offset = seen.selected_offset if isinstance(seen, Observation) else seen.shift_head.selected_offset
     return seen.model_dump(mode="json") | {"selected_offset": offset}
 

@@ -3,22 +3,31 @@
 Angles are computed in float64 at every position and only their cosines and sines are cast,
 so that positions far out are as exact as near ones.
 
-Source: arXiv 2607.18759, sections 2 and 5.1; interleaved pairs (2i, 2i+1).
+Sources: arXiv 2607.18759, sections 2 and 5.1; 2608.11909 (periodic turns). Pairs are interleaved (2i, 2i+1).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from empirics.encoding_specs import BucketBias, LinearBias, PeriodicRotary, Rotary
 from empirics.errors import EmpiricsError
-from empirics.spec import BucketBias, LinearBias
 
 
 def frequencies(width: int, base: float) -> Float[Tensor, "pair"]:
     """theta_i = base^(-2i/width) in rad/position, float64."""
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+def turns(encoding: Rotary | PeriodicRotary, width: int) -> Float[Tensor, "pair"]:
+    """theta_i in rad/position of the pairs of a head of so many lanes, float64."""
+    if isinstance(encoding, Rotary):
+        return frequencies(width, encoding.base)
+    return torch.tensor([2 * math.pi * a / m for a, m in encoding.turns(width // 2)], dtype=torch.float64)
 
 
 def rotate(

@@ -24,8 +24,17 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from empirics.encodings import distance_bias, frequencies, rotate, sinusoids
-from empirics.spec import BucketBias, LearnedPositions, LinearBias, RandomizedPositions, Rotary, RunSpec, Sinusoidal
+from empirics.encoding_specs import (
+    BucketBias,
+    LearnedPositions,
+    LinearBias,
+    PeriodicRotary,
+    RandomizedPositions,
+    Rotary,
+    Sinusoidal,
+)
+from empirics.encodings import distance_bias, rotate, sinusoids, turns
+from empirics.spec import RunSpec
 
 
 class HeadOutput(NamedTuple):
@@ -71,8 +80,8 @@ class AttentionHead(nn.Module):
         query = self._heads(inputs[:, -1:] @ self.query.T)
         key = self._heads(inputs @ self.key.T)
         value = self._heads(inputs @ self.value.T)
-        if isinstance(encoding, Rotary):
-            theta = frequencies(self.spec.head_width, encoding.base).to(tokens.device)
+        if isinstance(encoding, Rotary | PeriodicRotary):
+            theta = turns(encoding, self.spec.head_width).to(tokens.device)
             query, key = rotate(query, place[-1:], theta), rotate(key, place, theta)
         logits = query @ key.transpose(2, 3) * (self.spec.temperature / math.sqrt(self.spec.head_width))
         if isinstance(encoding, LinearBias | BucketBias):

@@ -19,15 +19,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from empirics.edit import write_means
+from empirics.encoding_specs import LearnedPositions
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
 from empirics.margin_penalty import MarginLoss
 from empirics.observe import Observation, observe
+from empirics.observe_sequences import SequenceObservation
 from empirics.observe_transformer import TransformerObservation
-from empirics.spec import LearnedPositions, RunSpec, Spec
+from empirics.spec import RunSpec
+from empirics.specs import Spec
 from empirics.tasks import draw_batch, draw_length, targets
 
 State = Mapping[str, Tensor]
+Evaluation = tuple[Observation, ...] | tuple[TransformerObservation, ...] | tuple[SequenceObservation, ...]
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -53,7 +57,7 @@ class Learner(Protocol):
     def restore(self, states: Sequence[State]) -> None:
         """Go on from such states."""
 
-    def finish(self) -> Iterator[tuple[nn.Module, tuple[Observation, ...] | tuple[TransformerObservation, ...]]]:
+    def finish(self) -> Iterator[tuple[nn.Module, Evaluation]]:
         """Every trained model, and what it does on sequences that its own generator draws next."""
 
 

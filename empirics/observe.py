@@ -15,9 +15,11 @@ import torch
 from jaxtyping import Float64
 from pydantic import BaseModel, ConfigDict
 
+from empirics.encoding_specs import LearnedPositions, RandomizedPositions
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
-from empirics.spec import MOST_TOKENS, LearnedPositions, RandomizedPositions, RunSpec, Spec
+from empirics.spec import MOST_TOKENS, RunSpec
+from empirics.specs import ShiftSpec
 from empirics.tasks import Batch, draw_batch, targets
 
 # Chunks that stay in the cache are twice as fast as large ones.
@@ -103,7 +105,7 @@ def observe(
     return tuple(_observe_length(model, draw_batch(model.spec, sequences, length, generator)) for length in lengths)
 
 
-def check_lengths(spec: Spec, lengths: Sequence[int], sequences: int) -> None:
+def check_lengths(spec: ShiftSpec, lengths: Sequence[int], sequences: int) -> None:
     """Raise EmpiricsError where a length does not hold the target or has no learned position."""
     if not lengths or sequences < 2 or max(lengths) * sequences > MOST_TOKENS:
         raise EmpiricsError(

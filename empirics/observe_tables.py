@@ -18,11 +18,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from empirics.encodings import frequencies, sinusoids
+from empirics.encoding_specs import (
+    LearnedPositions,
+    LinearBias,
+    PeriodicRotary,
+    RandomizedPositions,
+    Rotary,
+    Sinusoidal,
+)
+from empirics.encodings import sinusoids, turns
 from empirics.head import AttentionHead
 from empirics.observe import Observation, Sums, check_lengths, observe, summary
 from empirics.score_table import Places, Weights, counts
-from empirics.spec import LearnedPositions, LinearBias, RandomizedPositions, Rotary, RunSpec, Sinusoidal
+from empirics.spec import RunSpec
 from empirics.tasks import Batch, draw_batch, targets
 
 # Tables beyond this many entries (134 MB) are not built.
@@ -47,8 +55,8 @@ def places(spec: RunSpec, length: int, dtype: np.dtype) -> Places:
     """Turns of the offsets 0 .. length - 1, vectors of as many absolute positions, computed in float64."""
     encoding, place = spec.encoding, torch.arange(length)
     angles, vectors = torch.zeros(0, 0, dtype=torch.float64), torch.zeros(0, 0, dtype=torch.float64)
-    if isinstance(encoding, Rotary):
-        angles = torch.outer(place.double(), frequencies(spec.head_width, encoding.base))
+    if isinstance(encoding, Rotary | PeriodicRotary):
+        angles = torch.outer(place.double(), turns(encoding, spec.head_width))
     if isinstance(encoding, Sinusoidal):
         vectors = sinusoids(place, spec.width, encoding.base)
     return Places(
@@ -64,7 +72,7 @@ def places(spec: RunSpec, length: int, dtype: np.dtype) -> Places:
 def table_shape(spec: RunSpec, length: int) -> tuple[int, int]:
     """Offsets that the table of a length tells apart, and its keys: tokens, and places where positions are vectors."""
     vectors = isinstance(spec.encoding, LearnedPositions | RandomizedPositions | Sinusoidal)
-    return length if isinstance(spec.encoding, Rotary) else 1, spec.tokens + (length if vectors else 0)
+    return length if isinstance(spec.encoding, Rotary | PeriodicRotary) else 1, spec.tokens + (length if vectors else 0)
 
 
 def _observe_length(model: AttentionHead, length: int, sequences: int, generator: torch.Generator) -> Observation:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from empirics.errors import EmpiricsError
 from empirics.observe import check_lengths
+from empirics.spec import TransformerSpec
 from empirics.tasks import draw_batch
 from empirics.transformer import Transformer, shift_targets
 
@@ -79,13 +80,16 @@ def observe_transformer(
 
     Raises EmpiricsError where a length does not hold the target or has no learned position.
     """
-    check_lengths(model.spec, lengths, sequences)
+    spec = model.spec
+    if not isinstance(spec, TransformerSpec):
+        raise EmpiricsError(f"run {spec.id} was not trained on the shift: observe_sequences observes it")
+    check_lengths(spec, lengths, sequences)
     if not 2 <= profile_sequences <= sequences:
         raise EmpiricsError(
             f"{profile_sequences} of {sequences} sequences cannot have profiles: "
             f"give 2 profiles or more, as many sequences"
         )
-    return tuple(_observe_length(model, length, sequences, profile_sequences, generator) for length in lengths)
+    return tuple(_observe_length(model, spec, length, sequences, profile_sequences, generator) for length in lengths)
 
 
 def carrier_fraction(parts: Sequence[Float[Tensor, "_ head length lane"]]) -> Float64[Tensor, "head"]:
@@ -96,35 +100,40 @@ def carrier_fraction(parts: Sequence[Float[Tensor, "_ head length lane"]]) -> Fl
 
 @torch.no_grad()
 def _observe_length(
-    model: Transformer, length: int, sequences: int, profile_sequences: int, generator: torch.Generator
+    model: Transformer,
+    spec: TransformerSpec,
+    length: int,
+    sequences: int,
+    profile_sequences: int,
+    generator: torch.Generator,
 ) -> TransformerObservation:
-    tokens = draw_batch(model.spec, sequences, length, generator).tokens
-    correct = torch.cat([_correct(model, chunk) for chunk in _chunks(tokens)]).double()
+    tokens = draw_batch(spec, sequences, length, generator).tokens
+    correct = torch.cat([_correct(model, chunk, spec.offset) for chunk in _chunks(tokens)]).double()
     by_sequence = correct.mean(dim=1)
     return TransformerObservation(
         length=length,
         sequences=sequences,
         profile_sequences=profile_sequences,
-        offset=model.spec.offset,
+        offset=spec.offset,
         accuracy=float(by_sequence.mean()),
         accuracy_error=float(by_sequence.std()) / math.sqrt(sequences),
         accuracy_by_position=tuple(correct.mean(dim=0).tolist()),
-        heads=_heads(model, tokens[:profile_sequences]),
+        heads=_heads(model, tokens[:profile_sequences], spec.offset),
     )
 
 
-def _correct(model: Transformer, tokens: Int64[Tensor, "batch length"]) -> Bool[Tensor, "batch counted"]:
+def _correct(model: Transformer, tokens: Int64[Tensor, "batch length"], offset: int) -> Bool[Tensor, "batch counted"]:
     """Where the highest score is that of the target."""
     scores = model(tokens.to(model.embedding.weight.device)).cpu()
-    return scores[:, model.spec.offset :].argmax(dim=-1) == shift_targets(tokens, model.spec.offset)
+    return scores[:, offset:].argmax(dim=-1) == shift_targets(tokens, offset)
 
 
-def _heads(model: Transformer, tokens: Int64[Tensor, "batch length"]) -> tuple[HeadObservation, ...]:
+def _heads(model: Transformer, tokens: Int64[Tensor, "batch length"], offset: int) -> tuple[HeadObservation, ...]:
     """What every head does, from the first layer to the last."""
     traces = [model.trace(chunk.to(model.embedding.weight.device)).layers for chunk in _chunks(tokens)]
     heads = []
     for layer, parts in enumerate(zip(*traces, strict=True)):
-        profiles = torch.cat([_profiles(part.attention, model.spec.offset) for part in parts])
+        profiles = torch.cat([_profiles(part.attention, offset) for part in parts])
         mean, error = profiles.mean(dim=0), profiles.std(dim=0) / math.sqrt(len(tokens))
         key = carrier_fraction([part.key for part in parts])
         query = carrier_fraction([part.query for part in parts])

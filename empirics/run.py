@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from empirics.head import AttentionHead
 from empirics.observe import Observation
+from empirics.observe_sequences import SequenceObservation
 from empirics.observe_transformer import TransformerObservation
+from empirics.sequence_spec import SequenceSpec
 from empirics.spec import RunSpec, TransformerSpec
 from empirics.transformer import Transformer
 
@@ -47,4 +49,16 @@ class TransformerRun:
     learner: str = "transformer"
 
 
-AnyRun = Run | TransformerRun
+@dataclass(frozen=True, eq=False)
+class SequenceRun:
+    """The same of a transformer on another task."""
+
+    spec: SequenceSpec
+    model: Transformer
+    history: tuple[LossPoint, ...]
+    evaluation: tuple[SequenceObservation, ...]
+    seconds: float
+    learner: str = "transformer"
+
+
+AnyRun = Run | TransformerRun | SequenceRun

@@ -10,82 +10,122 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_serializer, model_validator
+from pydantic import Field, ValidationError, model_serializer, model_validator
 
+from empirics.encoding_specs import (
+    EVALUATION_LENGTHS,
+    BucketBias,
+    Encoding,
+    LearnedPositions,
+    LinearBias,
+    NoPositions,
+    PeriodicRotary,
+    RandomizedPositions,
+    Rotary,
+    Sinusoidal,
+)
 from empirics.errors import EmpiricsError
 from empirics.means import Edit, MarginPenalty, Means, Strict
 
-EVALUATION_LENGTHS = (12, 16, 20, 24, 32, 40, 48)
+__all__ = (
+    "EVALUATION_LENGTHS",
+    "MOST_TOKENS",
+    "BucketBias",
+    "Encoding",
+    "LearnedPositions",
+    "LinearBias",
+    "NoPositions",
+    "PeriodicRotary",
+    "RandomizedPositions",
+    "Rotary",
+    "RunSpec",
+    "Sinusoidal",
+    "Trained",
+    "TransformerSpec",
+    "first_line",
+    "run_spec",
+    "transformer_spec",
+)
+
 MOST_TOKENS = 1 << 28
-_MOST_ROWS = 1_000_001
 # These came later: left out of a text where they are None, they change no identifier of an earlier run.
 _LATER = ("start", "penalty", "edit")
 
 
-class Rotary(Strict):
-    """Rotary positions: pair i turns by base^(-2i/width) rad a token, with the width of a head."""
+class Trained(Strict):
+    """What the spec of every run has; lengths are in tokens, both ends included."""
 
-    kind: Literal["rope"] = "rope"
-    base: float = Field(default=10_000.0, ge=1)
+    if TYPE_CHECKING:  # Each kind declares them, in an order that is part of its identifiers.
+        width: int
+        heads: int
+        train_lengths: tuple[int, int]
+        batch: int
+        steps: int
+        learning_rate: float
+        seed: int
+        evaluation_lengths: tuple[int, ...]
+        evaluation_sequences: int
+
+    @property
+    def head_width(self) -> int:
+        """Lanes of one head."""
+        return self.width // self.heads
+
+    @property
+    def longest(self) -> int:
+        """The longest length that is trained or evaluated."""
+        return max(self.train_lengths[1], *self.evaluation_lengths)
+
+    @property
+    def id(self) -> str:
+        """Folder name of the run: readable prefix and the first 12 hex digits of the spec's sha256."""
+        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+        return f"{self._name}-d{self.width}-seed{self.seed}-{digest}"
+
+    @property
+    def _name(self) -> str:
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Canonical text of the spec, the one that is hashed and stored."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    def check_sizes(self, encoding: Strict) -> None:
+        """Raise ValueError where lengths, heads and positions do not fit."""
+        shortest, longest = self.train_lengths
+        if not self.evaluation_lengths:
+            raise ValueError("evaluation_lengths is empty: give one length or more")
+        if self.longest > 1_000_000:
+            raise ValueError("lengths go to 1000000 tokens: give shorter ones")
+        if shortest > longest:
+            raise ValueError(f"train_lengths run from {shortest} down to {longest}: give the shorter one first")
+        drawn = {
+            "a batch": self.batch * longest,
+            "an evaluation": self.evaluation_sequences * max(self.evaluation_lengths),
+        }
+        for name, tokens in drawn.items():
+            if tokens > MOST_TOKENS:
+                raise ValueError(f"{name} of {tokens} tokens is too large: {MOST_TOKENS} are the most")
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not split into {self.heads} heads: give a multiple of them")
+        if isinstance(encoding, Rotary | PeriodicRotary) and self.head_width % 2:
+            raise ValueError(
+                f"head width {self.head_width} is odd: rotary positions turn pairs of lanes, give an even one"
+            )
+        if isinstance(encoding, Sinusoidal) and self.width % 2:
+            raise ValueError(f"width {self.width} is odd: sinusoidal positions fill pairs of lanes, give an even one")
+        if isinstance(encoding, LearnedPositions | RandomizedPositions) and encoding.rows < self.longest:
+            raise ValueError(
+                f"{encoding.rows} position rows do not reach length {self.longest}: give {self.longest} rows or more"
+            )
 
 
-class LearnedPositions(Strict):
-    """One learned vector a position, added to the token embedding; `rows` of them.
+class _ShiftSpec(Trained):
+    """What runs share that copy a token.
 
-    `decay` is a coupled L2 penalty, added to the gradient before Adam scales it, on this table alone.
-    """
-
-    kind: Literal["ape"] = "ape"
-    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1, le=_MOST_ROWS)
-    decay: float = Field(default=0.0, ge=0)
-
-
-class RandomizedPositions(Strict):
-    """Learned vectors of which a batch of length L takes L random rows in rising order (Ruoss et al., 2023)."""
-
-    kind: Literal["randomized"] = "randomized"
-    rows: int = Field(default=max(EVALUATION_LENGTHS) + 1, ge=1, le=_MOST_ROWS)
-
-
-class Sinusoidal(Strict):
-    """Fixed vectors of sines and cosines, added to the token embedding (Vaswani et al., 2017)."""
-
-    kind: Literal["sinusoidal"] = "sinusoidal"
-    base: float = Field(default=10_000.0, ge=1)
-
-
-class LinearBias(Strict):
-    """ALiBi: the logit of a key falls by `slope` nats a token (Press et al., 2022)."""
-
-    kind: Literal["alibi"] = "alibi"
-    slope: float = Field(default=0.5, ge=0, le=1e6)
-
-
-class BucketBias(Strict):
-    """T5's kind of bias: one learned scalar a distance, begun at 0; distances from `buckets` - 1 on share the last."""
-
-    kind: Literal["t5"] = "t5"
-    buckets: int = Field(default=32, ge=1, le=_MOST_ROWS)
-
-
-class NoPositions(Strict):
-    """No positions at all: the logit knows the two tokens and nothing else."""
-
-    kind: Literal["none"] = "none"
-
-
-Encoding = Annotated[
-    Rotary | LearnedPositions | RandomizedPositions | Sinusoidal | LinearBias | BucketBias | NoPositions,
-    Field(discriminator="kind"),
-]
-
-
-class _TrainingSpec(Strict):
-    """What runs of both models share.
-
-    `offset` is the target K in tokens back; lengths are in tokens, both ends included.
+    `offset` is the target K in tokens back.
     The evaluation belongs to the spec since it draws from the generator of the run.
     """
 
@@ -102,72 +142,32 @@ class _TrainingSpec(Strict):
     evaluation_sequences: int = Field(default=4096, ge=2, le=10_000_000)
 
     @property
-    def head_width(self) -> int:
-        """Lanes of one head."""
-        return self.width // self.heads
-
-    @property
     def offsets(self) -> tuple[int, ...]:
         """Every target that is asked for."""
         return (self.offset,)
 
     @property
-    def longest(self) -> int:
-        """The longest length that is trained or evaluated."""
-        return max(self.train_lengths[1], *self.evaluation_lengths)
-
-    @property
-    def id(self) -> str:
-        """Folder name of the run: readable prefix and the first 12 hex digits of the spec's sha256."""
-        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
-        return f"{self._name}-k{self.offset}-d{self.width}-seed{self.seed}-{digest}"
-
-    @property
     def _name(self) -> str:
-        raise NotImplementedError
+        return f"{self._kind}-k{self.offset}"
 
-    def to_json(self) -> str:
-        """Canonical text of the spec, the one that is hashed and stored."""
-        return self.model_dump_json(indent=1) + "\n"
+    @property
+    def _kind(self) -> str:
+        raise NotImplementedError
 
     def _check(self, encoding: Strict, deepest: int, trained: bool = True) -> None:
         """Raise ValueError where lengths, offsets, heads and positions do not fit. The `deepest` offset need not lie
         within the training lengths of a run that was not `trained`."""
-        shortest, longest = self.train_lengths
-        if not self.evaluation_lengths:
-            raise ValueError("evaluation_lengths is empty: give one length or more")
-        if self.longest > 1_000_000:
-            raise ValueError("lengths go to 1000000 tokens: give shorter ones")
-        if shortest > longest:
-            raise ValueError(f"train_lengths run from {shortest} down to {longest}: give the shorter one first")
-        drawn = {
-            "a batch": self.batch * longest,
-            "an evaluation": self.evaluation_sequences * max(self.evaluation_lengths),
-        }
-        for name, tokens in drawn.items():
-            if tokens > MOST_TOKENS:
-                raise ValueError(f"{name} of {tokens} tokens is too large: {MOST_TOKENS} are the most")
+        self.check_sizes(encoding)
+        shortest = self.train_lengths[0]
         for name, least in (("training", shortest), ("evaluation", min(self.evaluation_lengths))):
             if deepest >= least and (trained or name == "evaluation"):
                 raise ValueError(
                     f"offset K = {deepest} must be below the shortest {name} length {least}: "
                     f"no token stands K back from the last one"
                 )
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} does not split into {self.heads} heads: give a multiple of them")
-        if isinstance(encoding, Rotary) and self.head_width % 2:
-            raise ValueError(
-                f"head width {self.head_width} is odd: rotary positions turn pairs of lanes, give an even one"
-            )
-        if isinstance(encoding, Sinusoidal) and self.width % 2:
-            raise ValueError(f"width {self.width} is odd: sinusoidal positions fill pairs of lanes, give an even one")
-        if isinstance(encoding, LearnedPositions | RandomizedPositions) and encoding.rows < self.longest:
-            raise ValueError(
-                f"{encoding.rows} position rows do not reach length {self.longest}: give {self.longest} rows or more"
-            )
 
 
-class RunSpec(_TrainingSpec):
+class RunSpec(_ShiftSpec):
     """One training run of the one-layer model, whose query is the last position.
 
     `temperature` multiplies the logits. With `attention` "linear" they weigh the values as they are, without
@@ -224,12 +224,12 @@ class RunSpec(_TrainingSpec):
         return self.vocabulary + (0 if self.second_offset is None else 2)
 
     @property
-    def _name(self) -> str:
+    def _kind(self) -> str:
         told = {"linear": self.attention == "linear", "start": self.start, "penalty": self.penalty, "edited": self.edit}
         return "-".join([self.encoding.kind, *(name for name, holds in told.items() if holds)])
 
 
-class TransformerSpec(_TrainingSpec):
+class TransformerSpec(_ShiftSpec):
     """One training run of the decoder-only transformer on the full-sequence shift out[i] = in[i-K].
 
     Pre-norm blocks of attention and an MLP of width 4 d with GELU; profiles are averaged over the first
@@ -237,7 +237,7 @@ class TransformerSpec(_TrainingSpec):
     """
 
     model: Literal["transformer"] = "transformer"
-    encoding: Annotated[Rotary | LearnedPositions, Field(discriminator="kind")] = Rotary()
+    encoding: Annotated[Rotary | PeriodicRotary | LearnedPositions, Field(discriminator="kind")] = Rotary()
     layers: int = Field(default=2, ge=1, le=100)
     precision: Literal["float32", "bfloat16"] = "float32"
     offset: int = Field(default=3, ge=0)
@@ -259,12 +259,18 @@ class TransformerSpec(_TrainingSpec):
         return self
 
     @property
-    def _name(self) -> str:
+    def tokens(self) -> int:
+        """Rows of the embedding."""
+        return self.vocabulary
+
+    @property
+    def outputs(self) -> int:
+        """Classes of the readout."""
+        return self.vocabulary
+
+    @property
+    def _kind(self) -> str:
         return f"transformer-{self.encoding.kind}"
-
-
-Spec = RunSpec | TransformerSpec
-_SPEC: TypeAdapter[Spec] = TypeAdapter(Annotated[Spec, Field(discriminator="model")])
 
 
 def run_spec(**fields: Any) -> RunSpec:
@@ -272,7 +278,7 @@ def run_spec(**fields: Any) -> RunSpec:
     try:
         return RunSpec(**fields)
     except ValidationError as error:
-        raise EmpiricsError(_first_line(error)) from None
+        raise EmpiricsError(first_line(error)) from None
 
 
 def transformer_spec(**fields: Any) -> TransformerSpec:
@@ -280,20 +286,13 @@ def transformer_spec(**fields: Any) -> TransformerSpec:
     try:
         return TransformerSpec(**fields)
     except ValidationError as error:
-        raise EmpiricsError(_first_line(error)) from None
+        raise EmpiricsError(first_line(error)) from None
 
 
-def read_spec(text: str) -> Spec:
-    """A spec from its stored text. Raises EmpiricsError; unknown fields are refused."""
-    try:
-        return _SPEC.validate_json(text)
-    except ValidationError as error:
-        raise EmpiricsError(_first_line(error)) from None
-
-
-def _first_line(error: ValidationError) -> str:
+def first_line(error: ValidationError) -> str:
+    """What is wrong with the first bad field, in a line."""
     first = error.errors()[0]
     # The tag of the model that a stored spec is of comes first where there is one; a person gave no such field.
-    place = ".".join(str(part) for part in first["loc"] if part not in ("head", "transformer"))
+    place = ".".join(str(part) for part in first["loc"] if part not in ("head", "transformer", "sequence"))
     message = first["msg"].removeprefix("Value error, ")
     return f"{place}: {message}, got {first['input']!r}" if place else message

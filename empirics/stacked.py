@@ -19,13 +19,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from empirics.encoding_specs import BucketBias, Encoding, LearnedPositions, RandomizedPositions
 from empirics.head import AttentionHead
 from empirics.learner import State, check_state, initial
 from empirics.margin_penalty import MarginLoss
 from empirics.observe import Observation
 from empirics.observe_tables import observe_by_tables, places, table_shape
 from empirics.score_table import Weights, adam, loss_and_gradient
-from empirics.spec import BucketBias, Encoding, LearnedPositions, RandomizedPositions, RunSpec, Spec
+from empirics.spec import RunSpec
+from empirics.specs import Spec
 from empirics.tasks import draw_batch, draw_length, targets
 
 _PENALISED = ("embedding", "query", "key")

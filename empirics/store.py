@@ -34,15 +34,19 @@ from empirics.errors import DamagedRun, EmpiricsError
 from empirics.head import AttentionHead
 from empirics.learner import State
 from empirics.observe import Observation
+from empirics.observe_sequences import SequenceObservation
 from empirics.observe_transformer import TransformerObservation
-from empirics.spec import RunSpec, Spec, TransformerSpec, read_spec
-from empirics.train import AnyRun, Checkpoint, LossPoint, Run, TransformerRun
+from empirics.sequence_spec import SequenceSpec
+from empirics.spec import RunSpec, TransformerSpec
+from empirics.specs import Spec, read_spec
+from empirics.train import AnyRun, Checkpoint, LossPoint, Run, SequenceRun, TransformerRun
 from empirics.transformer import Transformer
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
 _EVALUATION = TypeAdapter(tuple[Observation, ...])
 _TRANSFORMER_EVALUATION = TypeAdapter(tuple[TransformerObservation, ...])
+_SEQUENCE_EVALUATION = TypeAdapter(tuple[SequenceObservation, ...])
 _RECORD = "run.json"
 _FILES = ("spec.json", "weights.safetensors", "history.jsonl", "evaluation.json")
 _STATE = (".state-", ".safetensors")
@@ -117,6 +121,8 @@ class Store:
     def load(self, spec: RunSpec) -> Run: ...
     @overload
     def load(self, spec: TransformerSpec) -> TransformerRun: ...
+    @overload
+    def load(self, spec: SequenceSpec) -> SequenceRun: ...
     def load(self, spec: Spec) -> AnyRun:
         """The run of a spec."""
         return load_run(self.path(spec))
@@ -210,10 +216,12 @@ def load_run(path: Path) -> AnyRun:
             return Run(
                 spec, _with_weights(AttentionHead(spec), weights), history, observed, record.seconds, record.learner
             )
+        model = _with_weights(Transformer(spec), weights)
+        if isinstance(spec, SequenceSpec):
+            answers = _SEQUENCE_EVALUATION.validate_json(evaluation)
+            return SequenceRun(spec, model, history, answers, record.seconds, record.learner)
         seen = _TRANSFORMER_EVALUATION.validate_json(evaluation)
-        return TransformerRun(
-            spec, _with_weights(Transformer(spec), weights), history, seen, record.seconds, record.learner
-        )
+        return TransformerRun(spec, model, history, seen, record.seconds, record.learner)
     except (SafetensorError, RuntimeError, ValidationError, TypeError, json.JSONDecodeError) as error:
         raise DamagedRun(f"run {path} cannot be read ({_one_line(error)}); it was left as it is") from None
 
@@ -271,6 +279,8 @@ def _with_weights(model: _Model, weights: State) -> _Model:
 def _evaluation(run: AnyRun) -> bytes:
     if isinstance(run, Run):
         return _EVALUATION.dump_json(run.evaluation, indent=1)
+    if isinstance(run, SequenceRun):
+        return _SEQUENCE_EVALUATION.dump_json(run.evaluation, indent=1)
     return _TRANSFORMER_EVALUATION.dump_json(run.evaluation, indent=1)
 
 

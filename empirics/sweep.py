@@ -25,7 +25,8 @@ from threadpoolctl import threadpool_limits
 
 from empirics.errors import EmpiricsError
 from empirics.executors import InProcess, LocalPool, report
-from empirics.spec import RunSpec, Spec
+from empirics.spec import RunSpec
+from empirics.specs import Spec
 from empirics.stacked import bytes_per_run, stack_key
 from empirics.store import Store
 from empirics.train import KEEP_SECONDS, Checkpoint, Failure, Progress, one_thread, train_together, trains_stacked

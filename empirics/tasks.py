@@ -20,7 +20,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from empirics.spec import RandomizedPositions, RunSpec, Spec
+from empirics.encoding_specs import RandomizedPositions
+from empirics.spec import RunSpec
+from empirics.specs import ShiftSpec, Spec
 
 
 class Batch(NamedTuple):
@@ -40,7 +42,7 @@ def draw_length(spec: Spec, generator: torch.Generator) -> int:
     return int(torch.randint(shortest, longest + 1, (1,), generator=generator))
 
 
-def draw_batch(spec: Spec, sequences: int, length: int, generator: torch.Generator) -> Batch:
+def draw_batch(spec: ShiftSpec, sequences: int, length: int, generator: torch.Generator) -> Batch:
     """Independent uniform tokens; a mode in the last position where the spec has modes."""
     tokens = torch.randint(0, spec.vocabulary, (sequences, length), generator=generator)
     if isinstance(spec, RunSpec) and spec.second_offset is not None:

@@ -23,9 +23,12 @@ from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
 from empirics.learner import Learner, PlainLearner, State
 from empirics.observe import Observation
+from empirics.observe_sequences import SequenceObservation
 from empirics.observe_transformer import TransformerObservation
-from empirics.run import AnyRun, LossPoint, Run, TransformerRun
-from empirics.spec import RunSpec, Spec, TransformerSpec
+from empirics.run import AnyRun, LossPoint, Run, SequenceRun, TransformerRun
+from empirics.sequence_spec import SequenceSpec
+from empirics.spec import RunSpec, TransformerSpec
+from empirics.specs import Spec
 from empirics.stacked import StackedLearner, stack_key
 from empirics.transformer import Transformer
 from empirics.transformer_learner import TransformerLearner
@@ -70,6 +73,8 @@ Keep = Callable[[Checkpoint], None]
 def train(spec: RunSpec, device: str = "cpu", progress: Progress | None = None) -> Run: ...
 @overload
 def train(spec: TransformerSpec, device: str = "cpu", progress: Progress | None = None) -> TransformerRun: ...
+@overload
+def train(spec: SequenceSpec, device: str = "cpu", progress: Progress | None = None) -> SequenceRun: ...
 def train(spec: Spec, device: str = "cpu", progress: Progress | None = None) -> AnyRun:
     """Train one run. Raises EmpiricsError that names the step at which the loss is no longer finite."""
     (outcome,) = train_together([spec], device=device, progress=progress)
@@ -130,7 +135,7 @@ def learner_of(specs: Sequence[Spec], device: str = "cpu") -> Learner:
         return StackedLearner([spec for spec in specs if isinstance(spec, RunSpec)])
     if len(specs) > 1:
         raise EmpiricsError(f"runs such as {spec.id} train alone, got {len(specs)}: sweep them instead")
-    return TransformerLearner(spec, device) if isinstance(spec, TransformerSpec) else PlainLearner(spec, device)
+    return PlainLearner(spec, device) if isinstance(spec, RunSpec) else TransformerLearner(spec, device)
 
 
 def _train(
@@ -204,9 +209,12 @@ def _finished(
         elif isinstance(model, AttentionHead):
             seen = cast(tuple[Observation, ...], evaluation)
             yield Run(model.spec, model, history, seen, seconds, learner.name)
-        elif isinstance(model, Transformer):
+        elif isinstance(model, Transformer) and isinstance(model.spec, TransformerSpec):
             told = cast(tuple[TransformerObservation, ...], evaluation)
             yield TransformerRun(model.spec, model, history, told, seconds, learner.name)
+        elif isinstance(model, Transformer) and isinstance(model.spec, SequenceSpec):
+            answers = cast(tuple[SequenceObservation, ...], evaluation)
+            yield SequenceRun(model.spec, model, history, answers, seconds, learner.name)
 
 
 def _check_device(device: str) -> None:

@@ -1,4 +1,4 @@
-"""The multi-layer model: a decoder-only transformer on the full-sequence shift. Written to be read.
+"""The multi-layer model: a decoder-only transformer, for the full-sequence shift and other tasks. Written to be read.
 
     x = E(s) (+ p with learned positions)
     x = x + Attention(norm(x)),   x = x + MLP(norm(x))        in every block
@@ -26,8 +26,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from empirics.encodings import frequencies, rotate
-from empirics.spec import LearnedPositions, Rotary, TransformerSpec
+from empirics.encoding_specs import LearnedPositions, PeriodicRotary, Rotary
+from empirics.encodings import rotate, turns
+from empirics.sequence_spec import SequenceSpec
+from empirics.spec import TransformerSpec
 
 
 class LayerTrace(NamedTuple):
@@ -42,7 +44,7 @@ class LayerTrace(NamedTuple):
 class Trace(NamedTuple):
     """One pass of the model: readout scores, and of every layer what its attention did."""
 
-    scores: Float[Tensor, "batch length token"]
+    scores: Float[Tensor, "batch length output"]
     layers: tuple[LayerTrace, ...]
 
 
@@ -55,21 +57,21 @@ def shift_targets(tokens: Int64[Tensor, "batch length"], offset: int) -> Int64[T
 
 
 class Transformer(nn.Module):
-    """The model of a TransformerSpec. `generator` fills the weights; without one they stay unset, to be loaded."""
+    """The model of a spec. `generator` fills the weights; without one they stay unset, to be loaded."""
 
-    def __init__(self, spec: TransformerSpec, generator: torch.Generator | None = None) -> None:
+    def __init__(self, spec: TransformerSpec | SequenceSpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = skip_init(nn.Embedding, spec.vocabulary, spec.width)
+        self.embedding = skip_init(nn.Embedding, spec.tokens, spec.width)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.norm = nn.LayerNorm(spec.width)
-        self.readout = skip_init(nn.Linear, spec.width, spec.vocabulary)
+        self.readout = skip_init(nn.Linear, spec.width, spec.outputs)
         if isinstance(spec.encoding, LearnedPositions):
             self.positions = skip_init(nn.Embedding, spec.encoding.rows, spec.width)
         if generator is not None:
             self._initialise(generator)
 
-    def forward(self, tokens: Int64[Tensor, "batch length"]) -> Float[Tensor, "batch length token"]:
+    def forward(self, tokens: Int64[Tensor, "batch length"]) -> Float[Tensor, "batch length output"]:
         """Readout scores at every position."""
         return self.trace(tokens).scores
 
@@ -98,11 +100,13 @@ class Transformer(nn.Module):
 class Block(nn.Module):
     """Pre-norm attention, then a pre-norm MLP of width 4 d with GELU, each added to the stream."""
 
-    def __init__(self, spec: TransformerSpec) -> None:
+    def __init__(self, spec: TransformerSpec | SequenceSpec) -> None:
         super().__init__()
         width = spec.width
         self.heads = spec.heads
-        self.base = spec.encoding.base if isinstance(spec.encoding, Rotary) else None
+        self.theta = (
+            turns(spec.encoding, spec.head_width) if isinstance(spec.encoding, Rotary | PeriodicRotary) else None
+        )
         self.attention_norm = nn.LayerNorm(width)
         self.query = skip_init(nn.Linear, width, width, bias=False)
         self.key = skip_init(nn.Linear, width, width, bias=False)
@@ -132,8 +136,8 @@ class Block(nn.Module):
     ) -> Float[Tensor, "batch head length length"]:
         """softmax(R_n q . R_t k / sqrt(d_head)) over the keys t <= n, in the precision of the stream."""
         width = query.shape[-1]
-        if self.base is not None:
-            theta = frequencies(width, self.base).to(place.device)
+        if self.theta is not None:
+            theta = self.theta.to(place.device)
             query, key = rotate(query, place, theta), rotate(key, place, theta)
         logits = query @ key.transpose(2, 3) / math.sqrt(width)
         ahead = place[:, None] < place

@@ -1,6 +1,6 @@
 """Training of a transformer, a step at a time, so that it can stop at any step and go on with the same bits.
 
-The loss is the mean cross-entropy over the positions that have a target, the optimizer Adam. One
+The loss is the mean cross-entropy over the positions at which something is asked, the optimizer Adam. One
 generator, seeded immediately before the model is built, draws the weights, then at every step a
 length and a batch, then the evaluation; it stays on the CPU whatever the device.
 
@@ -22,8 +22,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from empirics.learner import State, adam, check_state
+from empirics.observe_sequences import SequenceObservation, observe_sequences
 from empirics.observe_transformer import TransformerObservation, observe_transformer
-from empirics.spec import Spec, TransformerSpec
+from empirics.sequence_spec import SequenceSpec
+from empirics.sequence_tasks import UNASKED, SequenceBatch
+from empirics.spec import TransformerSpec
+from empirics.specs import Spec
 from empirics.tasks import draw_batch, draw_length
 from empirics.transformer import Transformer, shift_targets
 
@@ -33,7 +37,7 @@ class TransformerLearner:
 
     name = "transformer"
 
-    def __init__(self, spec: TransformerSpec, device: torch.device | str = "cpu") -> None:
+    def __init__(self, spec: TransformerSpec | SequenceSpec, device: torch.device | str = "cpu") -> None:
         self.specs: tuple[Spec, ...] = (spec,)
         self.spec = spec
         self.device = torch.device(device)
@@ -44,10 +48,10 @@ class TransformerLearner:
     def step(self) -> Float64[Tensor, "run"]:
         """Draw a length and a batch, take one step, return the loss (nats) of that batch before it."""
         length = draw_length(self.spec, self._generator)
-        tokens = draw_batch(self.spec, self.spec.batch, length, self._generator).tokens.to(self.device)
+        tokens, targets = self._draw(length).to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.spec.precision == "bfloat16"):
-            scores = self.model(tokens)[:, self.spec.offset :]
-        loss = cross_entropy(scores.float().flatten(0, 1), shift_targets(tokens, self.spec.offset).flatten())
+            scores = self.model(tokens)[:, -targets.shape[1] :]
+        loss = cross_entropy(scores.float().flatten(0, 1), targets.flatten(), ignore_index=UNASKED)
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
@@ -73,8 +77,21 @@ class TransformerLearner:
                     value.copy_(state[f"{key}.{name}"])
         self._generator.set_state(state["generator"])
 
-    def finish(self) -> Iterator[tuple[Transformer, tuple[TransformerObservation, ...]]]:
+    def finish(
+        self,
+    ) -> Iterator[tuple[Transformer, tuple[TransformerObservation, ...] | tuple[SequenceObservation, ...]]]:
         """The model and its evaluation, drawn from a copy of the generator as it stands."""
         lengths, sequences = self.spec.evaluation_lengths, self.spec.evaluation_sequences
         generator = self._generator.clone_state()
-        yield self.model, observe_transformer(self.model, lengths, sequences, self.spec.profile_sequences, generator)
+        if isinstance(self.spec, SequenceSpec):
+            yield self.model, observe_sequences(self.model, self.spec.task, lengths, sequences, generator)
+        else:
+            profiles = self.spec.profile_sequences
+            yield self.model, observe_transformer(self.model, lengths, sequences, profiles, generator)
+
+    def _draw(self, length: int) -> SequenceBatch:
+        """Sequences, and what is asked at their last positions."""
+        if isinstance(self.spec, SequenceSpec):
+            return self.spec.task.draw(self.spec.batch, length, self._generator)
+        tokens = draw_batch(self.spec, self.spec.batch, length, self._generator).tokens
+        return SequenceBatch(tokens, shift_targets(tokens, self.spec.offset))

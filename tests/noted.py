@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from empirics import atomic, sweep, train
-from empirics.spec import Spec
+from empirics.specs import Spec
 from empirics.store import Store
 
 

@@ -29,7 +29,8 @@ from bridge.report.charts import Panel, chart
 from empirics.head import AttentionHead
 from empirics.observe import observe
 from empirics.observe_transformer import observe_transformer
-from empirics.spec import Spec, TransformerSpec
+from empirics.spec import TransformerSpec
+from empirics.specs import Spec
 from empirics.train import AnyRun, Run, TransformerRun
 from empirics.transformer import Transformer
 

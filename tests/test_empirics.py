@@ -19,7 +19,8 @@ from empirics.encodings import frequencies, rotate
 from empirics.errors import EmpiricsError
 from empirics.head import AttentionHead
 from empirics.observe import observe
-from empirics.spec import LearnedPositions, RandomizedPositions, Rotary, read_spec, run_spec, transformer_spec
+from empirics.spec import LearnedPositions, RandomizedPositions, Rotary, run_spec, transformer_spec
+from empirics.specs import read_spec
 from empirics.store import Store
 from empirics.sweep import sweep
 from empirics.tasks import draw_batch, draw_length, targets

@@ -23,7 +23,8 @@ from bridge.sources.transformer import head_of_transformer
 from empirics.head import AttentionHead
 from empirics.observe import Observation, observe
 from empirics.observe_transformer import HeadObservation, TransformerObservation, observe_transformer
-from empirics.spec import LearnedPositions, RunSpec, Spec, TransformerSpec, run_spec, transformer_spec
+from empirics.spec import LearnedPositions, RunSpec, TransformerSpec, run_spec, transformer_spec
+from empirics.specs import Spec
 from empirics.train import AnyRun, Run, TransformerRun
 from empirics.transformer import Transformer
 from theory.exact_law import exact_law

@@ -23,9 +23,9 @@ from empirics.spec import (
     NoPositions,
     RandomizedPositions,
     Sinusoidal,
-    Spec,
     transformer_spec,
 )
+from empirics.specs import Spec
 from empirics.stacked import stack_key
 from empirics.store import Store
 from empirics.sweep import missing, sweep

@@ -30,6 +30,7 @@ from empirics.spec import (
     LearnedPositions,
     LinearBias,
     NoPositions,
+    PeriodicRotary,
     RandomizedPositions,
     Rotary,
     RunSpec,
@@ -45,6 +46,7 @@ from empirics.train import learner_of, train, train_together
 ENCODINGS: tuple[Encoding, ...] = (
     Rotary(),
     Rotary(base=50.0),
+    PeriodicRotary(moduli=(2, 3)),
     LearnedPositions(),
     LearnedPositions(decay=0.01),
     RandomizedPositions(),

@@ -23,7 +23,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from empirics.errors import DamagedRun, EmpiricsError
-from empirics.spec import LearnedPositions, RunSpec, Spec, transformer_spec
+from empirics.spec import LearnedPositions, RunSpec, transformer_spec
+from empirics.specs import Spec
 from empirics.store import Store, load_run, read_record
 from empirics.sweep import missing, sweep
 from empirics.train import Checkpoint, LossPoint, train, train_together

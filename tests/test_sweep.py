@@ -24,7 +24,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from empirics.errors import EmpiricsError
 from empirics.executors import cluster, local_pool
 from empirics.learner import PlainLearner
-from empirics.spec import LearnedPositions, NoPositions, Rotary, RunSpec, Spec, transformer_spec
+from empirics.spec import LearnedPositions, NoPositions, Rotary, RunSpec, transformer_spec
+from empirics.specs import Spec
 from empirics.stacked import bytes_per_run, stack_key
 from empirics.store import Store, read_record
 from empirics.sweep import STACK_BYTES, Stack, missing, share_out, sweep, train_and_store
@@ -290,7 +291,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from empirics.executors import local_pool
-from empirics.spec import read_spec
+from empirics.specs import read_spec
 from empirics.store import Store, read_record
 from empirics.sweep import sweep
 if __name__ == "__main__":

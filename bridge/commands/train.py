@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +18,11 @@ from empirics.spec import EVALUATION_LENGTHS, RunSpec, run_spec
 
 _EVALUATION_LENGTHS = ",".join(map(str, EVALUATION_LENGTHS))
 _PENALTY_WEIGHT = 0.1
-_KINDS = ("rope", "ape", "randomized", "sinusoidal", "alibi", "t5", "none")
+_KINDS = ("rope", "periodic", "ape", "randomized", "sinusoidal", "alibi", "t5", "none")
 # The encodings that each of these options belongs to.
 _BELONGS = {
     "base": ("rope", "sinusoidal"),
+    "moduli": ("periodic",),
     "slope": ("alibi",),
     "buckets": ("t5",),
     "decay": ("ape",),
@@ -29,7 +31,7 @@ _BELONGS = {
 
 def train(
     encoding: Annotated[
-        str, typer.Option(help="rope, ape (learned positions), randomized, sinusoidal, alibi, t5 or none.")
+        str, typer.Option(help="rope, periodic, ape (learned positions), randomized, sinusoidal, alibi, t5 or none.")
     ] = "rope",
     offset: Annotated[int, typer.Option(help="Target offset K in tokens back.")] = 2,
     second_offset: Annotated[
@@ -40,6 +42,9 @@ def train(
     attention: Annotated[str, typer.Option(help="softmax or linear.")] = "softmax",
     temperature: Annotated[float, typer.Option(help="Factor on the logits.")] = 1.0,
     base: Annotated[float | None, typer.Option(help="Base of rope or sinusoidal positions; else 10000.")] = None,
+    moduli: Annotated[
+        str | None, typer.Option(help="Periods in tokens of periodic rope, dealt over its pairs; else 2.")
+    ] = None,
     slope: Annotated[float | None, typer.Option(help="Slope of alibi in nats a token; else 0.5.")] = None,
     buckets: Annotated[int | None, typer.Option(help="Distances that t5 tells apart; else 32.")] = None,
     decay: Annotated[float | None, typer.Option(help="Weight decay on learned positions (coupled L2); else 0.")] = None,
@@ -64,9 +69,10 @@ def train(
     """Train one head at settings of your own; a run that is there already is shown, not trained again."""
     trained = lengths_from("--train-lengths", train_lengths)
     observed = lengths_from("--evaluation-lengths", evaluation_lengths)
-    scalars = {"base": base, "slope": slope, "buckets": buckets, "decay": decay}
+    periods = None if moduli is None else _moduli(moduli)
+    settings = {"base": base, "moduli": periods, "slope": slope, "buckets": buckets, "decay": decay}
     spec = run_spec(
-        encoding=_encoding(encoding, scalars, max(*trained, *observed) + 1),
+        encoding=_encoding(encoding, settings, max(*trained, *observed) + 1),
         offset=abs(offset),
         second_offset=None if second_offset is None else abs(second_offset),
         width=width,
@@ -146,15 +152,28 @@ def _penalty(reach: int | None, weight: float | None) -> dict[str, float] | None
     return None if reach is None else {"weight": _PENALTY_WEIGHT if weight is None else weight, "reach": reach}
 
 
-def _encoding(kind: str, scalars: dict[str, float | int | None], rows: int) -> dict[str, Any]:
-    """Fields of an encoding; a scalar that it does not have is refused."""
+def _encoding(kind: str, settings: Mapping[str, float | tuple[int, ...] | None], rows: int) -> dict[str, Any]:
+    """Fields of an encoding; a setting that it does not have is refused."""
     if kind not in _KINDS:
         raise BridgeError(f"--encoding {kind} is unknown: give one of {', '.join(_KINDS)}")
-    given = {name: value for name, value in scalars.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
     for name, value in given.items():
         if kind not in _BELONGS[name]:
             raise BridgeError(
-                f"--{name} {value:g} was given with {kind} positions, which have none: drop one of the two "
+                f"--{name} {_text(value)} was given with {kind} positions, which have none: drop one of the two "
                 f"(it belongs to {' and '.join(_BELONGS[name])})"
             )
     return {"kind": kind, **given} | ({"rows": rows} if kind in ("ape", "randomized") else {})
+
+
+def _moduli(text: str) -> tuple[int, ...]:
+    """Periods in tokens, as often as they are given."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise BridgeError(f"--moduli needs whole numbers with commas, such as 2,3, got {text[:60]!r}") from None
+
+
+def _text(value: float | tuple[int, ...]) -> str:
+    """A setting as it was given."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bridge.figures.style import GREY
-from empirics.spec import Spec
+from empirics.specs import ShiftSpec, Spec
 from empirics.train import Run
 
 SHARE = (0, 1.04)
@@ -35,7 +35,7 @@ def length_axis(panel: Axes, spec: Spec, longest: int) -> None:
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def accuracy_axis(panel: Axes, spec: Spec) -> None:
+def accuracy_axis(panel: Axes, spec: ShiftSpec) -> None:
     """Accuracy from 0 to 1, with chance dotted."""
     panel.axhline(1 / spec.vocabulary, color=GREY, ls=":", label=f"chance, 1/{spec.vocabulary}")
     panel.set_ylim(SHARE)

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from bridge.compare import Measured, Verdict, against_printed, same_digits
 from bridge.errors import BridgeError
 from bridge.tables import Table, number
-from empirics.spec import LearnedPositions, Rotary, RunSpec, Spec, run_spec
+from empirics.sequence_spec import SequenceSpec
+from empirics.spec import LearnedPositions, Rotary, RunSpec, run_spec
+from empirics.specs import Spec
 from empirics.train import AnyRun
 
 CellKey = tuple[str, str]
@@ -29,7 +31,8 @@ _LEGEND = (
 )
 # At the preset smoke a run is as small as goes through every path.
 _SMALL = {"steps": 20, "batch": 32, "evaluation_sequences": 64}
-_SMALL_TRANSFORMER = {"steps": 4, "batch": 8, "width": 32, "evaluation_sequences": 16, "profile_sequences": 8}
+_SMALL_SEQUENCES = {"steps": 4, "batch": 8, "evaluation_sequences": 16}
+_SMALL_TRANSFORMER = _SMALL_SEQUENCES | {"width": 32, "profile_sequences": 8}
 
 
 class Preset(StrEnum):
@@ -150,11 +153,18 @@ def shrink(specs: tuple[AnySpec, ...], preset: Preset) -> tuple[AnySpec, ...]:
     """The specs of the paper at the size of a preset; what has fewer steps than that already keeps them."""
     if preset is Preset.PAPER:
         return specs
-    small = tuple(_SMALL if isinstance(spec, RunSpec) else _SMALL_TRANSFORMER for spec in specs)
+    small = tuple(_small(spec) for spec in specs)
     return tuple(
         cast(AnySpec, spec.model_copy(update=update | {"steps": min(spec.steps, update["steps"])}))
         for spec, update in zip(specs, small, strict=True)
     )
+
+
+def _small(spec: Spec) -> dict[str, int]:
+    """What is smaller of a run at the preset smoke."""
+    if isinstance(spec, SequenceSpec):
+        return _SMALL_SEQUENCES
+    return _SMALL if isinstance(spec, RunSpec) else _SMALL_TRANSFORMER
 
 
 def rotary(offset: int, seeds: int) -> tuple[RunSpec, ...]:

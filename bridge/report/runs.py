@@ -23,11 +23,10 @@ from bridge.results import summary_line
 from bridge.sources.run import head_of_run, heads_of_run
 from bridge.sources.transformer import head_of_transformer
 from bridge.tables import Table, number
-from empirics.observe import Observation
 from empirics.spec import Rotary, RunSpec
 from empirics.store import Store, load_run
 from empirics.sweep import missing
-from empirics.train import AnyRun, Progress, Run, TransformerRun
+from empirics.train import AnyRun, Progress, Run, SequenceRun, TransformerRun
 
 _SAMPLED_ERROR = 1e-5
 """Quadrature error of the exact law where the head is a sample anyway."""
@@ -75,6 +74,8 @@ def report_of_run(path: Path) -> Contents:
 def mapped_run(run: AnyRun) -> HeadMap:
     """The heads of one run. Raises BridgeError where it has no carrier."""
     title = f"run {run.spec.id}"
+    if isinstance(run, SequenceRun):
+        raise BridgeError(f"run {run.spec.id} answers a task on sequences and has no target offset: give another run")
     if isinstance(run, TransformerRun):
         spec = run.spec
         heads = tuple(_of_transformer(run, layer, head) for layer in range(spec.layers) for head in range(spec.heads))
@@ -95,9 +96,9 @@ def _found(preset: Preset, results: tuple[Reproduced, ...], absent: tuple[Absent
 def _carriers(runs: Sequence[AnyRun]) -> tuple[NamedCarrier, ...]:
     """Of every setting of a one-head rotary run the one of least seed."""
     chosen: dict[str, Run] = {}
-    for run in sorted(runs, key=lambda run: (run.spec.offset, run.spec.seed, run.spec.id)):
-        if isinstance(run, Run) and _has_plain_carrier(run.spec):
-            chosen.setdefault(run.spec.model_copy(update={"seed": 0}).id, run)
+    plain = (run for run in runs if isinstance(run, Run) and _has_plain_carrier(run.spec))
+    for run in sorted(plain, key=lambda run: (run.spec.offset, run.spec.seed, run.spec.id)):
+        chosen.setdefault(run.spec.model_copy(update={"seed": 0}).id, run)
     return tuple(
         named_carrier(run.spec.id, head_of_run(run).carrier(), run.spec.offset, run.spec.train_lengths[1])
         for run in chosen.values()
@@ -146,15 +147,22 @@ def _row(run: AnyRun) -> tuple[str, ...]:
     spec, seen = run.spec, run.evaluation
     trained = [one for one in seen if one.length <= spec.train_lengths[1]]
     last, inside = seen[-1], trained[-1] if trained else None
-    where = last.selected_offset if isinstance(last, Observation) else last.shift_head.selected_offset
     lengths = "-".join(map(str, spec.train_lengths))
     return (
         spec.id,
         str(spec.steps),
-        str(spec.offset),
+        "-" if isinstance(run, SequenceRun) else str(run.spec.offset),
         lengths,
         number(inside.accuracy if inside else None),
         str(last.length),
         number(last.accuracy),
-        str(where),
+        _peak(run),
     )
+
+
+def _peak(run: AnyRun) -> str:
+    """Where the last evaluated length has its highest attention; a task on sequences has no target to look for."""
+    if isinstance(run, SequenceRun):
+        return "-"
+    where = run.evaluation[-1] if isinstance(run, Run) else run.evaluation[-1].shift_head
+    return str(where.selected_offset)

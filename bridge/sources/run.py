@@ -12,7 +12,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from bridge.errors import BridgeError
-from empirics.spec import BucketBias, LinearBias, NoPositions, Rotary, Spec
+from empirics.encoding_specs import BucketBias, LinearBias, NoPositions, PeriodicRotary, Rotary
+from empirics.specs import Spec
 from empirics.train import Run
 from theory.bias import BucketBias as HeadBucketBias
 from theory.bias import LinearBias as HeadLinearBias
@@ -30,7 +31,7 @@ def head_of_run(run: Run, index: int = 0) -> Head:
     """One trained head; for linear attention that of its logits. Raises BridgeError where logits are no function of the
     offset (Lemma 1), or the run has no such head."""
     spec, encoding = run.spec, run.spec.encoding
-    if not isinstance(encoding, Rotary | LinearBias | BucketBias | NoPositions):
+    if not isinstance(encoding, Rotary | PeriodicRotary | LinearBias | BucketBias | NoPositions):
         raise no_carrier(spec)
     if not 0 <= index < spec.heads:
         raise BridgeError(f"run {spec.id} has heads 0 to {spec.heads - 1}, got {index}")
@@ -70,6 +71,8 @@ def _head(
     schedule = RotarySchedule.without_rotation(spec.head_width)
     if isinstance(spec.encoding, Rotary):
         schedule = RotarySchedule.geometric(spec.head_width, spec.encoding.base)
+    if isinstance(spec.encoding, PeriodicRotary):
+        schedule = RotarySchedule.periodic(spec.encoding.turns(spec.head_width // 2))
     return Head(
         schedule=schedule,
         queries=queries[asking],

@@ -51,7 +51,8 @@ from bridge.studies.surgery_tables import (
     worst_of_each,
     worst_pooled,
 )
-from empirics.spec import Rotary, RunSpec, Spec, run_spec
+from empirics.spec import Rotary, RunSpec, run_spec
+from empirics.specs import Spec
 
 _LENGTHS, _FARTHEST = (16, 48, 512, 2048, LENGTH), 16_384
 _OF_EACH = 4.5
