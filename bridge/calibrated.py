@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from bridge.calibration import WINDOW, Seen, see, windowed_head
 from bridge.errors import BridgeError
+from bridge.limits import locality_length
 from bridge.prediction import Prediction, predict_placed
 from bridge.sources.activations import HeadActivations
 from bridge.sources.attention import LayerPositions
@@ -54,6 +55,7 @@ class CalibratedReport:
     kind: str
     trust: Trust
     before: Prediction | None = None
+    locality_length: int | None = None
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -113,6 +115,7 @@ def report_head(layer: int, index: int, head: HeadActivations, asked: Asked) -> 
         kind=classify(seen),
         trust=judge(head, seen, back, max(held)),
         before=before,
+        locality_length=locality_length(placed),
     )
 
 

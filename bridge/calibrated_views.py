@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from bridge.calibrated import CalibratedReport
 from bridge.compare import Comparison
-from bridge.head_views import carrier_notes, prediction_table, rotary_text
+from bridge.head_views import LOCALITY_NOTE, carrier_notes, prediction_table, rotary_text
+from bridge.limits import locality_text
 from bridge.orders import Orders
 from bridge.tables import Table, number
 from bridge.text_content import TextContent
@@ -40,6 +41,7 @@ def calibrated_table(content: TextContent, reports: Sequence[CalibratedReport], 
             number(report.prediction.carrier.key_fraction, 2),
             str(report.profile_offset),
             str(report.offset),
+            locality_text(report.locality_length),
             *(number(report.prediction.at(length)) for length in lengths),
             ",".join(str(flags[flag]) for flag in report.flags),
         )
@@ -57,6 +59,7 @@ def calibrated_table(content: TextContent, reports: Sequence[CalibratedReport], 
         "k frac",
         "phi peak",
         "law's offset",
+        "local to",
     )
     layers = tuple(dict.fromkeys(report.layer for report in reports))
     notes = (
@@ -65,6 +68,7 @@ def calibrated_table(content: TextContent, reports: Sequence[CalibratedReport], 
         f"queries that see {reports[0].seen.length} tokens on average",
         f"law's offset: highest by the windowed law at L={reports[0].reference_length}; L=...: attention by it, on "
         "the offset that it selects under the model's own positions",
+        LOCALITY_NOTE,
         *(f"flag {index}: {flag}" for flag, index in flags.items()),
         *content.assumptions,
     )

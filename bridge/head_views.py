@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from bridge.compare import Comparison
 from bridge.content import LayerContent
 from bridge.inspect import HeadReport
+from bridge.limits import LEVEL, locality_text
 from bridge.orders import Orders
 from bridge.prediction import Prediction
 from bridge.sources.attention import LayerPositions
@@ -24,6 +25,11 @@ ORDERS: Orders = {
     "share": lambda report: -report.share,
     "margin": lambda report: -report.margin.value,
 }
+
+LOCALITY_NOTE = (
+    f"local to: the length from which on the same key scores higher in the farther half than in the nearer one with a "
+    f"chance above {LEVEL:g}"
+)
 
 
 def heads_table(content: LayerContent, reports: Sequence[HeadReport], asked: Sequence[int]) -> Table:
@@ -40,17 +46,19 @@ def heads_table(content: LayerContent, reports: Sequence[HeadReport], asked: Seq
             str(report.profile_offset),
             number(report.margin.value),
             str(report.margin.competitor),
+            locality_text(report.locality_length),
             *(number(report.prediction.at(length)) for length in lengths),
             ",".join(str(flags[flag]) for flag in report.flags),
         )
         for report in reports
     )
-    named = ("head", "query frac", "key frac", "offset", "share", "phi peak", "margin (nats)", "rival")
+    named = ("head", "query frac", "key frac", "offset", "share", "phi peak", "margin (nats)", "rival", "local to")
     reference = reports[0].reference_length
     notes = (
         positions_note(content),
         f"offset and share (with its standard error): highest expected attention at L={reference} by the exact law, "
         "sampled; phi peak, margin, rival: of the means alone; L=...: predicted attention on the offset",
+        LOCALITY_NOTE,
         *(f"flag {index}: {flag}" for flag, index in flags.items()),
         *content.assumptions,
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.errors import BridgeError
+from bridge.limits import locality_length
 from bridge.prediction import Prediction, predict_placed
 from bridge.surface import PlacedHead, Profile, sampled_surface
 from theory.kernel import Margin, carrier_profile, margin, selected_offset
@@ -33,6 +34,7 @@ class HeadReport:
     `offset` <= 0 is the selected offset and `share` its expected attention at `reference_length`,
     with its standard error; `margin` in nats is that of `profile_offset` up to there. `prediction`
     is of the selected offset, at those of the wanted lengths that hold it.
+    `locality_length` is that of `bridge.limits`.
     """
 
     layer: int
@@ -45,6 +47,7 @@ class HeadReport:
     reference_length: int
     prediction: Prediction
     flags: tuple[str, ...]
+    locality_length: int | None = None
 
 
 def default_lengths(trained_length: int) -> tuple[int, ...]:
@@ -88,6 +91,7 @@ def inspect_head(layer: int, index: int, head: PlacedHead, lengths: Sequence[int
         reference_length=reference_length,
         prediction=predict_placed(head, -offset, held, surface),
         flags=_flags(head, expected, float(there.mean[-offset]), profile_offset),
+        locality_length=locality_length(head),
     )
 
 

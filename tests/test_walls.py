@@ -37,6 +37,7 @@ TORCH_FREE = (
     "figures.save",
     "head_views",
     "inspect",
+    "limits",
     "observation",
     "orders",
     "over_heads",

@@ -16,7 +16,7 @@ from typing import Any
 from bridge.compare import Measured, Verdict
 from bridge.paper.target import Cell, CellKey, Preset, Printed
 from bridge.tables import Table, number
-from empirics.spec import Spec
+from empirics.specs import Spec
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Findings:
 @dataclass(frozen=True)
 class Study:
     """An experiment. `bars` have the verdict on record; what needs an absent model is not run; `specs_at` gives the
-    runs of a preset, which are trained before it is measured."""
+    runs of a preset, which are trained before it is measured; `cost` is what the preset `paper` takes from nothing."""
 
     id: str
     title: str
@@ -55,6 +55,7 @@ class Study:
     measure: Callable[[Preset, Place], Findings]
     notes: tuple[str, ...] = ()
     specs_at: Callable[[Preset], tuple[Spec, ...]] = lambda preset: ()
+    cost: str = ""
 
     def cells(self, findings: Findings, preset: Preset) -> tuple[Cell, ...]:
         """Every bar with the number measured and its verdict."""
