@@ -24,7 +24,9 @@ from theory.certified import (
     certified_maximum,
     kernel_enclosure,
 )
+from theory.constructed_heads import index_head, index_logits, prompt_logits, retrieval_head, retrieval_logits
 from theory.content_costs import Cost, check_logits, cost_of_content
+from theory.content_limits import ContentLaw, Limits, Rate, Refinement, score_spread
 from theory.design import (
     Design,
     PriceInRange,
@@ -74,6 +76,7 @@ from theory.limits import (
     position_inversion,
     token_inversion,
 )
+from theory.prompt_swaps import ScoredHeads, Swaps, all_swaps, drawn_swaps, lower_score
 from theory.ramp_scaling import Llama3, Yarn
 from theory.recurrences import (
     NearRecurrence,
@@ -85,7 +88,9 @@ from theory.recurrences import (
 )
 from theory.rope_parameters import read_rotary, read_scaling, read_schedule, read_schedules
 from theory.rotary import Rotary
+from theory.rounded_heads import Leak, RoundedHead, Rounding, sufficient_modular_amplitude
 from theory.sampled_law import SampledAttention, sampled_attention
+from theory.sampled_limits import sampled_limits
 from theory.scaling import DynamicNtk, Linear, LongRope, Ntk, Proportional, Scaling, Unscaled
 from theory.schedule import RotarySchedule
 
@@ -199,6 +204,26 @@ __all__ = [  # noqa: RUF022 -- by purpose, as above
     "middle_range_kernel",
     "position_inversion",
     "token_inversion",
+    "ContentLaw",
+    "Leak",
+    "RoundedHead",
+    "Rounding",
+    "ScoredHeads",
+    "Swaps",
+    "all_swaps",
+    "drawn_swaps",
+    "index_head",
+    "index_logits",
+    "lower_score",
+    "prompt_logits",
+    "retrieval_head",
+    "retrieval_logits",
+    "sufficient_modular_amplitude",
+    "Limits",
+    "Rate",
+    "Refinement",
+    "score_spread",
+    "sampled_limits",
     "BF16",
     "FP16",
     "FP32",

@@ -29,7 +29,7 @@ def reproduce(
         list[str],
         typer.Argument(
             help="table-1 ... table-8, figure-1 ... figure-6, text-claims, all (of these); studies: real-heads, "
-            "surgery, real-surgery."
+            "surgery, real-surgery, heads, limits, horizon."
         ),
     ],
     preset: PresetName = "paper",
@@ -48,7 +48,7 @@ def reproduce(
     """
     with needs_training_extra():
         from bridge import paper
-        from bridge.paper.target import Target, preset_of
+        from bridge.paper.target import Preset, Target, preset_of
         from bridge.reproduce import conduct, measure, steps_to_train, train_targets, written
         from bridge.results import results_document, save_summary, summary_line
         from bridge.sources.cache import default_cache
@@ -67,6 +67,8 @@ def reproduce(
     if cache and not studies:
         raise BridgeError("--cache is for studies of real checkpoints, such as real-heads: drop it")
     folder, store = output_folder(out), Store.open(runs)
+    if size is Preset.PAPER and not as_json:
+        say(*(f"{study.id}, from nothing: {study.cost}" for study in studies if study.cost))
     trained: tuple[Target | Study, ...] = (*chosen, *(study for study in studies if study.specs_at(size)))
     if trained:
         place = cluster(scheduler) if scheduler else local_pool(workers or 2)
