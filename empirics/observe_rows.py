@@ -23,11 +23,3 @@ def last_rows(
         layers = model.trace(some.to(model.embedding.weight.device)).layers
         parts.append(torch.stack([layer.attention[:, :, -1].double().cpu() for layer in layers]))
     return torch.cat(parts, dim=1)
-
-
-@torch.no_grad()
-def last_logits(
-    model: Transformer, prompts: Int64[Tensor, "prompt length"]
-) -> Float64[Tensor, "layer prompt head length"]:
-    """Logits of the same rows, in nats: ln of attention, and so but for a constant in each row."""
-    return last_rows(model, prompts).clamp_min(torch.finfo(torch.float32).tiny).log()
