@@ -131,6 +131,13 @@ def test_accuracy_is_that_of_answers_counted_by_hand() -> None:
     drawn = spec.task.draw(16, 9, torch.Generator().manual_seed(5))
     right = learner.model(drawn.tokens).argmax(dim=-1) == drawn.targets
     assert seen.last_accuracy == pytest.approx(float(right[:, -1].double().mean()))
+    shares = [sum(row[1:]) / 8 for row in right.tolist()]
+    assert seen.accuracy == pytest.approx(np.mean(shares))
+    assert seen.accuracy_error == pytest.approx(np.std(shares, ddof=1) / 4)
+    assert seen.last_accuracy_error == pytest.approx(np.std(right[:, -1].numpy(), ddof=1) / 4)
+    log_shares = learner.model(drawn.tokens).detach().double().log_softmax(dim=-1)[:, 1:]
+    chosen = log_shares.gather(2, drawn.targets[:, 1:, None])
+    assert seen.loss == pytest.approx(-float(chosen.mean()), rel=1e-5)
     assert seen.by_position[0] is None
     assert seen.by_position[1:] == pytest.approx(right[:, 1:].double().mean(dim=0).tolist())
 
