@@ -20,7 +20,7 @@ from bridge.report.explore import NamedCarrier, named_carrier
 from bridge.report.heads import HeadMap, MappedHead, Observed
 from bridge.reproduce import Reproduced, measure
 from bridge.results import summary_line
-from bridge.sources.run import head_of_run, heads_of_run
+from bridge.sources.run import head_of_run
 from bridge.sources.transformer import head_of_transformer
 from bridge.tables import Table, number
 from empirics.spec import Rotary, RunSpec
@@ -44,8 +44,9 @@ def report_of_runs(root: Path, preset: Preset | None = None, progress: Progress 
             f"`carrier train --runs {root}` one of your own"
         )
     runs = tuple(load_run(path) for path in store.paths())
-    size = preset or max((Preset.PAPER, Preset.SMOKE), key=lambda one: len(_whole(one, store)))
-    whole = _whole(size, store)
+    found = {one: _whole(one, store) for one in ((preset,) if preset else (Preset.PAPER, Preset.SMOKE))}
+    size = max(found, key=lambda one: len(found[one]))
+    whole = found[size]
     results = measure(whole, size, store, progress)
     absent = tuple(
         Absent(one.id, one.title, len(missing(one.specs_at(size), store)), len(one.specs_at(size)))
@@ -124,7 +125,7 @@ def _has_plain_carrier(spec: RunSpec) -> bool:
 
 
 def _of_run(run: Run, index: int) -> MappedHead:
-    head = heads_of_run(run)[index]
+    head = head_of_run(run, index)
     prediction = predict(head, run.spec.offset, run.spec.evaluation_lengths)
     observed: tuple[Observed, ...] = ()
     # Attention of a run with several heads was averaged over them.
